@@ -1,0 +1,42 @@
+# Everything happens in .venv, which tools/setup.sh makes and keeps up to date.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help lab quick test build nbval cuda clean
+
+RESULTS ?= scratch/cuda
+BIN := .venv/bin
+LINT := $(BIN)/ruff check -q && $(BIN)/ruff format -q --check && $(BIN)/mypy
+# What takes minutes: whole notebooks, a browser, a GPU, many repetitions.
+SLOW := --ignore=tests/notebooks --ignore=tests/browser --ignore=tests/cuda --ignore=tests/soak
+
+help: ## list these targets
+	@awk -F ': ## ' '/^[a-z]+: ## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
+
+lab: ## open the course in JupyterLab (LAB_ARGS='--no-browser'; PYTHON=/path/to/python3; PIP_ARGS='--proxy ...')
+	@sh tools/setup.sh lab
+	@$(BIN)/amp-lab lab $(LAB_ARGS)
+
+quick: ## style, types and all tests that need no notebook, browser or GPU: under 2 minutes
+	@sh tools/setup.sh test
+	@$(LINT)
+	@$(BIN)/python -m pytest $(SLOW) -m "not (notebooks or browser or cuda or soak)"
+
+test: ## everything a change must pass: under 25 minutes
+	@sh tools/setup.sh test
+	@$(LINT)
+	@$(BIN)/python -m pytest -m "not soak"
+
+build: ## make the notebooks from solutions/*.py; runs what changed (FORCE=1: everything)
+	@sh tools/setup.sh test
+	@$(BIN)/python tools/build.py $(if $(FORCE),--force)
+
+nbval: ## run every notebook and compare its outputs with the stored ones
+	@sh tools/setup.sh test
+	@$(BIN)/python -m pytest tests/notebooks
+
+cuda: ## what only a CUDA machine can show; no .venv, no network (PYTHON=python3 RESULTS=dir)
+	@"$(or $(PYTHON),python3)" tools/cuda.py --results "$(RESULTS)"
+
+clean: ## remove .venv and caches, never work/ or scratch/
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	@find . \( -name work -o -name scratch -o -name .git \) -prune -o -type d -name __pycache__ -exec rm -rf {} +

@@ -1,0 +1,26 @@
+"""AMP Lab: a course on PyTorch's automatic mixed precision, and the helpers it is taught with.
+
+The helpers (number formats, loss scaling, finding what went wrong in FP16) are meant for your own training
+code, too. What `__all__` lists is imported when it is first asked for: `import amp_lab` alone does not wait
+for PyTorch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "describe_device"]
+
+# A type checker reads these imports, and would take any name for granted if it saw __getattr__.
+if TYPE_CHECKING:
+    from amp_lab.device import describe_device
+else:
+    _HOMES = {"describe_device": "amp_lab.device"}
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,43 @@
+"""How the course starts JupyterLab: in the learner's workspace, for this machine alone, without news.
+
+Nothing is written into the user's own Jupyter settings. The course's defaults lie in `jupyter/labconfig`
+beside this file; what a user has set for themselves still wins over them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_DEFAULTS = Path(__file__).with_name("jupyter")
+
+
+def command(folder: Path, page: str, more: Sequence[str] = ()) -> list[str]:
+    """Return the command line that opens a page of `folder` in JupyterLab, with `more` of its arguments."""
+    return [
+        # -P: a `random.py` in the current folder is not to be imported by the server.
+        *(sys.executable, "-P", "-m", "jupyterlab"),
+        f"--ServerApp.root_dir={folder}",
+        "--ServerApp.ip=127.0.0.1",
+        f"--LabApp.default_url=/lab/tree/{page}",
+        # What is left to read is the address, and warnings.
+        "--Application.log_level=WARN",
+        # Ctrl+C stops the server at once; it would ask first, and go on if the answer takes five seconds.
+        "--ServerApp.answer_yes=True",
+        # Jupyter refuses root without it; in a container there is often no other user.
+        *(["--allow-root"] if os.geteuid() == 0 else []),
+        *more,
+    ]
+
+
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for that command, made from one's own."""
+    config = filter(None, [str(_DEFAULTS), own.get("JUPYTER_CONFIG_PATH")])
+    return {
+        **own,
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(config),
+        # The kernel `python3` is this environment's, even if the user has one of that name elsewhere.
+        "JUPYTER_PREFER_ENV_PATH": "1",
+    }

@@ -1,0 +1,269 @@
+"""The learner's workspace: `work/` in the course's checkout, with copies of the lessons to work in.
+
+Three promises. What a learner wrote is never overwritten: a copy is made only where there is none, and a
+reset keeps a dated backup first. A program that is killed leaves whole files or none. Whatever goes wrong is
+said in one line, as a `WorkspaceError`.
+
+Notebooks are read and written as plain JSON: importing nbformat would take longer than all that is done here.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from amp_lab.course.cells import NotANotebook, dump, parse, put_back
+
+PARTS_OF_A_CHECKOUT = ("notebooks", "solutions", "pyproject.toml")
+_FULL = "free some space and try again"
+_LOCKED = "make the folder writable, or move the checkout to one that is"
+_ADVICE = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EACCES: _LOCKED,
+    errno.EPERM: _LOCKED,
+    errno.EROFS: _LOCKED,
+}
+
+
+class WorkspaceError(Exception):
+    """The workspace cannot be used as asked; the message says why, and what to do, in one line."""
+
+
+class Copies(NamedTuple):
+    """What `copy_blanks` did, as names of files in `work/`: made now, or left alone as they were."""
+
+    made: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def checkout() -> Path:
+    """Return the folder of the course: `$AMP_LAB_COURSE`, or the one that this package lies in.
+
+    Raises WorkspaceError if there is none, as when only the helpers are installed.
+    """
+    named = os.environ.get("AMP_LAB_COURSE")
+    root = os.path.abspath(os.path.expanduser(named)) if named else str(Path(__file__).resolve().parents[2])
+    missing = [part for part in PARTS_OF_A_CHECKOUT if not os.path.exists(os.path.join(root, part))]
+    if not missing:
+        return Path(root)
+    if named:
+        raise WorkspaceError(
+            f"AMP_LAB_COURSE is {named!r}, but there is no {missing[0]} in that folder: "
+            "set it to the folder of the course's checkout"
+        )
+    raise WorkspaceError(
+        "this needs the course's checkout, and only the helpers of AMP Lab are installed here: "
+        "run `make lab` in the checkout, or set AMP_LAB_COURSE=/path/to/the/checkout"
+    )
+
+
+def read_text(path: Path) -> str:
+    """Return the text of one of the course's files; raises WorkspaceError."""
+    with _in_one_line(f"cannot read {path}"):
+        return path.read_text(encoding="utf-8", errors="replace")
+
+
+def copy_blanks(root: Path) -> Copies:
+    """Give the learner a copy of each lesson they have none of; what stands in `work/` is never touched.
+
+    Remembers in `work/.amp-lab/origin.json` the SHA-256 of the blank that each copy was made from.
+    """
+    made, kept = [], []
+    with _workspace(root):
+        blanks = sorted((root / "notebooks").glob("*.ipynb"))
+        if not blanks:
+            raise WorkspaceError(f"there are no lessons in {root / 'notebooks'}: get the checkout again")
+        for blank in blanks:
+            if _copy(root, blank):
+                made.append(blank.name)
+            else:
+                kept.append(blank.name)
+    return Copies(tuple(made), tuple(kept))
+
+
+def reset_lesson(root: Path, slug: str) -> Path | None:
+    """Start a lesson over. Return where the learner's copy is kept, None if there was no copy."""
+    blank = root / "notebooks" / f"{slug}.ipynb"
+    with _workspace(root):
+        if _copy(root, blank):
+            return None
+        data = blank.read_bytes()
+        backup = _replace_keeping(root, blank.name, data)
+        _remember(root, blank.name, data)
+        return backup
+
+
+def reset_exercise(root: Path, slug: str, exercise_id: str) -> Path | None:
+    """Put the cells of one exercise back as in the blank; returns what `reset_lesson` does.
+
+    Raises WorkspaceError if the copy cannot be read as a notebook; `reset_lesson` can still be used then.
+    """
+    blank = root / "notebooks" / f"{slug}.ipynb"
+    with _workspace(root):
+        if _copy(root, blank):
+            return None
+        renewed = _with_exercise_back(root / "work" / blank.name, blank, exercise_id)
+        return _replace_keeping(root, blank.name, renewed)
+
+
+def _with_exercise_back(copy: Path, blank: Path, exercise_id: str) -> bytes:
+    try:
+        notebook = parse(copy.read_bytes())
+    except NotANotebook as error:
+        raise WorkspaceError(
+            f"cannot find one exercise in {copy} ({error}): `amp-lab reset {copy.name[:2]}` starts the whole "
+            "lesson over, and keeps this file as a backup"
+        ) from None
+    try:
+        return dump(put_back(notebook, parse(blank.read_bytes()), exercise_id))
+    except (NotANotebook, LookupError) as error:
+        raise WorkspaceError(f"{blank} is not the course's file ({error}): get the checkout again") from None
+
+
+# --- the disk -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _in_one_line(doing: str) -> Iterator[None]:
+    """Turn what the operating system refuses into a WorkspaceError with advice."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
+        raise WorkspaceError(f"{doing}: {where}{error.strerror or error}{advice}") from error
+
+
+@contextmanager
+def _workspace(root: Path) -> Iterator[None]:
+    """Make the workspace, let one program at a time into it, and say in one line what goes wrong there."""
+    state = root / "work" / ".amp-lab"
+    with _in_one_line(f"cannot work in {root / 'work'}"):
+        state.mkdir(parents=True, exist_ok=True)
+        with open(state / "lock", "ab") as lock:
+            # Some network file systems have no locks. Copies and backups are exclusive by themselves, so only
+            # the record of where copies came from could then miss an entry.
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _copy(root: Path, blank: Path) -> bool:
+    """Copy a blank into `work/` unless anything has its name there; tell whether a copy was made."""
+    copy = root / "work" / blank.name
+    if os.path.lexists(copy):
+        return False
+    data = blank.read_bytes()
+    try:
+        _create(copy, data)
+    except FileExistsError:  # it appeared in between
+        return False
+    _remember(root, blank.name, data)
+    return True
+
+
+def _replace_keeping(root: Path, name: str, data: bytes) -> Path:
+    """Replace the learner's copy, keep it under a dated name in `work/backups`, and return that name.
+
+    The backup is a second name of the same file rather than another file: so whatever JupyterLab saves until
+    the moment of the replacement is in it, too. A link stays a link: what it points to is kept and replaced.
+    """
+    copy = Path(os.path.realpath(root / "work" / name))
+    folder = root / "work" / "backups"
+    folder.mkdir(exist_ok=True)
+    with _written(copy, data) as part:
+        backup = _give_free_name(copy, folder / name)
+        os.replace(part, copy)
+    return backup
+
+
+def _give_free_name(existing: Path, path: Path) -> Path:
+    for candidate in _dated(path):
+        with suppress(FileExistsError):
+            _give_name(existing, candidate)
+            break
+    return candidate
+
+
+def _dated(path: Path) -> Iterator[Path]:
+    """Yield `00_start_here_2027-01-31_18-05-09.ipynb`, then with `_2`, `_3` … for more in the same second."""
+    stem = f"{path.stem}_{_now()}"
+    for number in itertools.count(1):
+        yield path.with_name(f"{stem}{path.suffix}" if number == 1 else f"{stem}_{number}{path.suffix}")
+
+
+def _now() -> str:
+    return f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
+
+
+def _create(path: Path, data: bytes) -> None:
+    """Write a new file, all or nothing; FileExistsError if anything has the name, even a dangling link."""
+    with _written(path, data) as part:
+        _give_name(part, path)
+
+
+@contextmanager
+def _written(path: Path, data: bytes) -> Iterator[Path]:
+    """Write `data` into a hidden file beside `path`, wait until the disk has it, and clean up afterwards."""
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+    try:
+        _write_new(part, data)
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _give_name(existing: Path, path: Path) -> None:
+    """Give a file one more name; raises FileExistsError rather than take a name from anything."""
+    try:
+        os.link(existing, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # No second names on this file system, or not across two. Only here could a kill leave half a file.
+        _write_new(path, existing.read_bytes())
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink()
+            raise
+
+
+# --- where copies came from ---------------------------------------------------------------------------------
+
+
+def _remember(root: Path, name: str, blank: bytes) -> None:
+    path = root / "work" / ".amp-lab" / "origin.json"
+    origins = {**_origins(path), name: hashlib.sha256(blank).hexdigest()}
+    with _written(path, (json.dumps(origins, indent=1) + "\n").encode()) as part:
+        os.replace(part, path)
+
+
+def _origins(path: Path) -> dict[str, str]:
+    """Read the record; one that is damaged, or somebody else's, is kept aside under a dated name."""
+    try:
+        origins = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError, IsADirectoryError):
+        origins = None
+    if isinstance(origins, dict) and all(isinstance(digest, str) for digest in origins.values()):
+        return origins
+    os.rename(path, next(aside for aside in _dated(path) if not os.path.lexists(aside)))
+    return {}

@@ -1,0 +1,1 @@
+"""Training with mixed precision: data, and what the lessons and your own scripts share."""

@@ -1,0 +1,31 @@
+"""Data that is here without a download."""
+
+from __future__ import annotations
+
+import torch
+
+
+def digits(count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scikit-learn's handwritten digits, in the order in which they are stored.
+
+    Args:
+        count: how many of the 1,797 images; None for all.
+
+    Returns:
+        images, FP32 of shape `(count, 64)`: 8 × 8 pixels in rows, from 0 (paper) to 1 (ink);
+        labels, int64 of shape `(count,)`: the digit, 0 to 9.
+
+    Raises:
+        ValueError: if `count` is not between 1 and 1,797.
+
+    Source: `sklearn.datasets.load_digits`, the test part of the UCI set "Optical Recognition of Handwritten Digits".
+    """
+    from sklearn.datasets import load_digits  # takes a second to import: only where the data is wanted
+
+    data, target = load_digits(return_X_y=True)
+    if count is not None and not 1 <= count <= len(data):
+        raise ValueError(
+            f"digits(count={count}): there are {len(data):,} images; ask for 1 to {len(data):,}, or for None (all)"
+        )
+    images = torch.as_tensor(data[:count], dtype=torch.float32) / 16
+    return images, torch.as_tensor(target[:count], dtype=torch.int64)

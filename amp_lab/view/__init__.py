@@ -1,0 +1,1 @@
+"""Pictures: numbers in, figure out. Nothing is computed here."""

@@ -1,0 +1,140 @@
+"""JupyterLab in a real browser, started as a learner starts it: through `amp-lab lab`."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+ARTIFACTS = Path(__file__).parent / "artifacts"
+SHOWN_PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+# As root Chromium has no sandbox; the rest keeps it from asking the outside world for anything.
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def chromium() -> str:
+    """Return the path of a Chromium; without one, skip here and fail in CI."""
+    names = (os.environ.get("AMP_LAB_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "no Chromium on PATH: install chromium, or name one in AMP_LAB_CHROMIUM"
+        )
+    return found
+
+
+def fresh_course(folder: Path) -> Path:
+    """Make a checkout in `folder` that shares the lessons but has a `work/` of its own."""
+    for name in ("notebooks", "solutions", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@contextlib.contextmanager
+def running_lab(course: Path) -> Iterator[str]:
+    """Start `amp-lab lab` for a checkout; yield the address with its token, and stop it afterwards."""
+    command = [sys.executable, "-m", "amp_lab", "lab", "--no-browser"]
+    # Lets the test ask JupyterLab when it is ready, and run its commands, instead of clicking on menus.
+    command += ["--", "--LabApp.expose_app_in_browser=True"]
+    environment = {**os.environ, "AMP_LAB_COURSE": str(course), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command,
+        env=environment,
+        cwd=course,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            said = []
+            for line in server.stdout:
+                said.append(line)
+                if address := re.search(r"http://127\.0\.0\.1:\S+token=\w+", line):
+                    yield address.group()
+                    break
+            else:
+                pytest.fail(f"JupyterLab ended without an address:\n{''.join(said)}")
+        finally:
+            os.killpg(server.pid, signal.SIGINT)
+            try:
+                server.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def browser_page(address: str) -> Iterator[Page]:
+    """Open an address in headless Chromium; yield the page."""
+    executable = chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_ARGS)
+        try:
+            page = browser.new_page(viewport={"width": 1280, "height": 1000})
+            page.goto(address)
+            page.wait_for_selector(f"{SHOWN_PANEL} .jp-Cell", timeout=90_000)
+            page.evaluate(
+                "async () => { const app = window.jupyterapp; await app.restored;"
+                " await app.shell.currentWidget.sessionContext.ready; }"
+            )
+            yield page
+        finally:
+            browser.close()
+
+
+def run_all(page: Page) -> None:
+    """Run → Run All Cells; returns when the kernel is done."""
+    _command(page, "notebook:run-all-cells")
+
+
+def run_cell(page: Page, cell: Locator) -> None:
+    """Select a cell and run it; returns when the kernel is done."""
+    cell.locator(".cm-content").click()
+    _command(page, "notebook:run-cell")
+
+
+def cell_with(page: Page, text: str) -> Locator:
+    """Return the code cell whose source holds `text`."""
+    return page.locator(f"{SHOWN_PANEL} .jp-CodeCell").filter(has=page.locator(".cm-content", has_text=text))
+
+
+def shown(cell: Locator, words: str) -> str:
+    """Return what a cell shows, on one line, as soon as `words` are in it."""
+    cell.scroll_into_view_if_needed()  # JupyterLab draws what is far out of sight only when it is needed
+    outputs = cell.locator(".jp-OutputArea-child")
+    outputs.filter(has_text=words).first.wait_for(timeout=30_000)
+    return " ".join(" ".join(outputs.all_inner_texts()).split())
+
+
+def rewrite(page: Page, cell: Locator, code: str) -> None:
+    """Replace a cell's text, as with the keyboard."""
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(code)
+
+
+def picture(page: Page, name: str) -> None:
+    """Keep a screenshot for a human to look at."""
+    ARTIFACTS.mkdir(exist_ok=True)
+    page.screenshot(path=ARTIFACTS / f"{name}.png")
+
+
+def _command(page: Page, name: str) -> None:
+    page.evaluate(f"window.jupyterapp.commands.execute({name!r})")

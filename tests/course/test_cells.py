@@ -1,0 +1,199 @@
+"""Putting the cells of an exercise back, for each thing a learner may have done to them."""
+
+import json
+
+import pytest
+
+from amp_lab.course.cells import NotANotebook, dump, parse, put_back
+
+STUB = "def {}():\n    raise NotImplementedError"
+
+
+def markdown(name):
+    return {"id": name, "cell_type": "markdown", "metadata": {}, "source": [f"about {name}"]}
+
+
+def code(name, source, outputs=()):
+    count = 7 if outputs else None
+    return {
+        "id": name,
+        "cell_type": "code",
+        "metadata": {},
+        "execution_count": count,
+        "outputs": list(outputs),
+        "source": source.splitlines(keepends=True),
+    }
+
+
+def notebook(*cells):
+    return {
+        "cells": list(cells),
+        "metadata": {"kernelspec": {"name": "python3"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+
+
+BLANK = notebook(
+    markdown("m0"),
+    code("demo", "print(1)"),
+    code("stub-a", STUB.format("a")),
+    markdown("m1"),
+    code("check-0-1", 'check("0.1", a)'),
+    markdown("m2"),
+    code("stub-b", STUB.format("b")),
+    code("stub-c", STUB.format("c")),
+    code("check-0-2", 'check("0.2", b, c)'),
+    markdown("end"),
+)
+OUTPUT = {"output_type": "stream", "name": "stdout", "text": ["Genauigkeit: 3,5 × 10⁻⁸ 🎉\n"]}
+
+
+def worked():
+    """The blank after a learner ran and solved everything."""
+    cells = [dict(cell) for cell in BLANK["cells"]]
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            cell.update(outputs=[OUTPUT], execution_count=7)
+        if cell["id"].startswith("stub"):
+            cell["source"] = ["def mine():\n", "    return 1"]
+    return notebook(*cells)
+
+
+def ids(book):
+    return [cell["id"] for cell in book["cells"]]
+
+
+def cell(book, name):
+    (found,) = [cell for cell in book["cells"] if cell["id"] == name]
+    return found
+
+
+def without(book, *names):
+    return {**book, "cells": [cell for cell in book["cells"] if cell["id"] not in names]}
+
+
+def test_only_the_cells_of_the_exercise_change():
+    before = worked()
+    after = put_back(before, BLANK, "0.2")
+    assert ids(after) == ids(BLANK)
+    for name in ids(BLANK):
+        wanted = BLANK if name in ("stub-b", "stub-c", "check-0-2") else before
+        assert cell(after, name) == cell(wanted, name), name
+    assert before == worked(), "the argument was changed"
+    assert after["metadata"] == before["metadata"]
+
+
+def test_an_edited_check_cell_is_back():
+    before = worked()
+    cell(before, "check-0-1").update(source=["print('solved')"], metadata={"tags": ["raises-exception"]})
+    assert cell(put_back(before, BLANK, "0.1"), "check-0-1") == cell(BLANK, "check-0-1")
+
+
+def test_a_stub_that_was_made_a_markdown_cell_is_code_again():
+    before = worked()
+    cell(before, "stub-a")["cell_type"] = "markdown"
+    assert cell(put_back(before, BLANK, "0.1"), "stub-a") == cell(BLANK, "stub-a")
+
+
+@pytest.mark.parametrize(
+    ("deleted", "order"),
+    [
+        (["stub-a"], "m0 demo m1 stub-a check-0-1 m2"),
+        (["check-0-1"], "m0 demo stub-a m1 check-0-1 m2"),
+        (["stub-a", "check-0-1"], "m0 demo stub-a m1 check-0-1 m2"),
+        (["stub-a", "m1", "check-0-1"], "m0 demo stub-a check-0-1 m2"),
+        (["m0", "demo", "stub-a", "m1", "check-0-1"], "stub-a check-0-1 m2"),
+    ],
+)
+def test_deleted_cells_are_back_where_they_belong(deleted, order):
+    after = put_back(without(worked(), *deleted), BLANK, "0.1")
+    assert ids(after) == [*order.split(), "stub-b", "stub-c", "check-0-2", "end"]
+    assert cell(after, "stub-a") == cell(BLANK, "stub-a")
+
+
+def test_an_exercise_of_two_stubs_is_back_in_order():
+    after = put_back(without(worked(), "stub-b", "stub-c", "check-0-2"), BLANK, "0.2")
+    assert ids(after) == ids(BLANK)
+    assert ids(put_back(without(worked(), "stub-b", "stub-c"), BLANK, "0.2")) == ids(BLANK)
+
+
+def test_nothing_but_own_cells_left():
+    after = put_back(notebook(code("mine", "1 + 1")), BLANK, "0.2")
+    assert ids(after) == ["stub-b", "stub-c", "check-0-2", "mine"]
+
+
+def test_the_halves_of_a_split_stub():
+    before = worked()
+    at = ids(before).index("stub-a")
+    before["cells"].insert(at, code("8f2c01aa", "def mine():"))  # JupyterLab gives the first half a new id
+    after = put_back(before, BLANK, "0.1")
+    assert ids(after)[at : at + 2] == ["8f2c01aa", "stub-a"]
+    assert cell(after, "8f2c01aa") == code("8f2c01aa", "def mine():")
+
+
+def test_a_repeated_id_is_not_guessed_at():
+    before = worked()
+    twins = [code("stub-a", "first"), code("stub-a", "second")]
+    at = ids(before).index("stub-a")
+    before["cells"][at : at + 1] = twins
+    after = put_back(before, BLANK, "0.1")
+    assert len(set(ids(after))) == len(after["cells"])
+    assert [one["source"] for one in after["cells"][at : at + 2]] == [["first"], ["second"]]
+    assert ids(after)[at + 2 : at + 5] == ["m1", "stub-a", "check-0-1"]
+    assert put_back(after, BLANK, "0.1") == after, "a second reset must find everything in its place"
+
+
+def test_a_stub_moved_below_its_check_comes_before_it():
+    before = worked()
+    moved = before["cells"].pop(ids(before).index("stub-a"))
+    before["cells"].append(moved)
+    after = put_back(before, BLANK, "0.1")
+    assert ids(after)[:5] == ["m0", "demo", "m1", "stub-a", "check-0-1"]
+    assert ids(after).count("stub-a") == 1
+
+
+def test_cells_without_an_id_stay():
+    old = {"cell_type": "code", "metadata": {}, "source": "kept", "outputs": [], "execution_count": None}
+    before = worked()
+    before["cells"].insert(0, old)
+    assert put_back(before, BLANK, "0.1")["cells"][0] == old
+
+
+def test_an_exercise_that_the_blank_does_not_have():
+    with pytest.raises(LookupError, match="check-0-9"):
+        put_back(worked(), BLANK, "0.9")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b'{"cells": [',
+        b"\xff\xfe\x00",
+        b"[]",
+        b"{}",
+        b'{"cells": {}}',
+        b'{"cells": [1]}',
+        b"null",
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_notebook(data):
+    with pytest.raises(NotANotebook):
+        parse(data)
+
+
+def test_written_as_jupyter_writes_it():
+    import nbformat
+
+    book = worked()
+    assert parse(dump(book)) == book
+    sorted_keys = json.loads(json.dumps(book, sort_keys=True))
+    assert dump(sorted_keys).decode() == nbformat.writes(nbformat.from_dict(sorted_keys)) + "\n"
+    assert "× 10⁻⁸ 🎉".encode() in dump(book)
+
+
+def test_half_a_surrogate_pair_survives():
+    book = notebook(code("a", "1", [{"output_type": "stream", "name": "stdout", "text": ["\ud83c"]}]))
+    assert parse(dump(book)) == book

@@ -1,0 +1,158 @@
+"""The contract of every exercise: what its check must say of the stub, the solution, and every answer in the bank."""
+
+import ast
+import importlib
+import inspect
+import string
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amp_lab.course import catalog, source
+from amp_lab.course.catalog import Exercise
+from amp_lab.course.exercise import grade
+from amp_lab.course.verdict import Correct, NotAttempted, Wrong
+from tests.course.bank import Bank
+
+ROOT = Path(__file__).parents[2]
+EXERCISES = catalog.exercises()
+BANKS: dict[str, Bank] = {
+    bank.exercise_id: bank
+    for lesson in catalog.lessons()
+    for bank in importlib.import_module(f"tests.course.answers.l{lesson.number}").BANKS
+}
+WRONG = [(bank.exercise_id, name) for bank in BANKS.values() for name in bank.wrong_answers]
+RIGHT = [(bank.exercise_id, name) for bank in BANKS.values() for name in bank.right_answers]
+each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+
+
+def _from_the_page(exercise: Exercise, code: str) -> Any:
+    """Run an exercise's cells as they stand in `code`, with the page's own imports, and return what was defined."""
+    path = ROOT / "solutions" / f"{catalog.lesson_of(exercise.id).slug}.py"
+    text = path.read_text(encoding="utf-8")
+    imports = [node for node in ast.parse(text).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    namespace: dict[str, Any] = {}
+    exec(compile(ast.Module(imports, []), str(path), "exec"), namespace)
+    exec(compile(code, f"<{exercise.id}>", "exec"), namespace)
+    return namespace[exercise.function]
+
+
+def _solution(exercise: Exercise) -> str:
+    path = ROOT / "solutions" / f"{catalog.lesson_of(exercise.id).slug}.py"
+    return source.solution_of(path.read_text(encoding="utf-8"), path, exercise.id)
+
+
+def _stub(exercise: Exercise) -> str:
+    path = ROOT / "solutions" / f"{catalog.lesson_of(exercise.id).slug}.py"
+    answers = source.read(path.read_text(encoding="utf-8"), path).answers[exercise.id]
+    cells = "\n\n".join(f"# %%\n{cell.text}" for cell in answers)
+    return source.blank(f'{cells}\n\n# %%\ncheck("{exercise.id}", {exercise.function})\n', path).rpartition(
+        "# %%"
+    )[0]
+
+
+def test_there_are_exercises() -> None:
+    assert EXERCISES
+    assert WRONG
+    assert RIGHT
+
+
+def test_sources_texts_and_banks_tell_of_the_same_exercises() -> None:
+    for lesson in catalog.lessons():
+        path = ROOT / "solutions" / f"{lesson.slug}.py"
+        on_the_page = source.exercise_ids(path.read_text(encoding="utf-8"), path)
+        assert on_the_page == tuple(exercise.id for exercise in lesson.exercises)
+    assert [path.stem for path in sorted((ROOT / "solutions").glob("*.py"))] == [
+        each.slug for each in catalog.lessons()
+    ]
+    assert BANKS.keys() == {exercise.id for exercise in EXERCISES}
+
+
+@each_exercise
+def test_stub_is_not_attempted(exercise: Exercise) -> None:
+    stub = _from_the_page(exercise, _stub(exercise))
+    assert type(grade(exercise.id, stub)) is NotAttempted
+
+
+@each_exercise
+def test_solution_is_correct(exercise: Exercise) -> None:
+    verdict = grade(exercise.id, _from_the_page(exercise, _solution(exercise)))
+    assert type(verdict) is Correct, verdict.text
+    assert verdict.notes == ()
+
+
+@pytest.mark.parametrize(("exercise_id", "name"), RIGHT)
+def test_right_answer_is_correct(exercise_id: str, name: str) -> None:
+    verdict = grade(exercise_id, BANKS[exercise_id].right_answers[name])
+    assert type(verdict) is Correct, verdict.text
+
+
+@pytest.mark.parametrize(("exercise_id", "name"), WRONG)
+def test_wrong_answer_gets_its_diagnosis(exercise_id: str, name: str) -> None:
+    answer, diagnosis = BANKS[exercise_id].wrong_answers[name]
+    verdict = grade(exercise_id, answer)
+    assert type(verdict) is Wrong, verdict.text
+    assert verdict.diagnosis == diagnosis, verdict.text
+    assert str(verdict.observed["got"]) in verdict.sentence
+    assert verdict.observed["call"] in verdict.sentence
+
+
+@each_exercise
+def test_bank_is_large_enough(exercise: Exercise) -> None:
+    bank = BANKS[exercise.id]
+    assert len(bank.wrong_answers) >= 3
+    assert len(bank.right_answers) >= 2
+    named = {diagnosis for _, diagnosis in bank.wrong_answers.values()}
+    assert exercise.diagnoses.keys() <= named, "a diagnosis that no wrong answer in the bank gets"
+    code = [
+        inspect.getsource(answer).partition("\n")[2].partition("\n")[2]
+        for answer in bank.right_answers.values()
+    ]
+    assert len(set(code)) == len(code), "right answers must differ in how they are written"
+
+
+def test_no_two_misconceptions_share_a_sentence() -> None:
+    sentences = [each.sentence for exercise in EXERCISES for each in exercise.diagnoses.values()]
+    sentences += [each.sentence for each in catalog.COMMON_DIAGNOSES.values()]
+    assert [sentence for sentence, count in Counter(sentences).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("name", catalog.COMMON_DIAGNOSES)
+def test_every_common_sentence_shows_what_was_seen(name: str) -> None:
+    sentence = catalog.COMMON_DIAGNOSES[name].sentence
+    assert "got" in {field for _, field, _, _ in string.Formatter().parse(sentence)}
+
+
+@each_exercise
+def test_words_are_complete(exercise: Exercise) -> None:
+    assert len(exercise.hints) == 3
+    assert len(set(exercise.hints)) == 3
+    assert 1 <= exercise.minutes <= 60
+    for words in (exercise.title, exercise.task, exercise.why, *exercise.hints):
+        assert words.strip() == words
+        assert words
+    for diagnosis in exercise.diagnoses.values():
+        assert diagnosis.hint in (1, 2, 3)
+
+
+@each_exercise
+def test_hints_stop_short_of_the_solution(exercise: Exercise) -> None:
+    written = [
+        line.strip()
+        for line in _solution(exercise).splitlines()
+        if not line.strip().startswith(("def ", '"""'))
+    ]
+    for line in filter(None, written):
+        assert all(line not in hint for hint in exercise.hints), f"a hint gives away {line!r}"
+
+
+@each_exercise
+def test_page_says_what_the_catalogue_says(exercise: Exercise) -> None:
+    lesson = catalog.lesson_of(exercise.id)
+    page = (ROOT / "solutions" / f"{lesson.slug}.py").read_text(encoding="utf-8")
+    assert f"# ### Exercise {exercise.id} · {exercise.title}\n" in page
+    assert f"# # {lesson.number} · {lesson.title}\n" in page
+    assert f"| **Time** | {lesson.minutes} minutes |" in page
+    assert f"| **Difficulty** | {lesson.difficulty} |" in page

@@ -1,0 +1,211 @@
+"""The engine: every outcome, what it says, and what it does to a notebook."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from amp_lab.course import catalog, exercise
+from amp_lab.course.exercise import Ask, NotHere, grade, judge, tell
+from amp_lab.course.verdict import CheckFailed, Correct, NotAttempted, NotChecked, Raised, Wrong
+from tests.course.probe import DOUBLE, MISTAKES, check_double
+
+
+def _learner(code: str) -> Any:
+    namespace: dict[str, Any] = {}
+    exec(code, {"torch": torch}, namespace)
+    return namespace["learner"]
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x + x
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_wrong_answer_is_told_what_was_seen(name: str) -> None:
+    code, diagnosis, words = MISTAKES[name]
+    verdict = judge(DOUBLE, check_double, _learner(code))
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == diagnosis
+    assert words in verdict.sentence
+    assert (
+        "`learner(tensor([1, 3, -0.5], dtype=torch.float16))`"
+        in verdict.sentence
+    )
+
+
+def test_right_answer_is_correct_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = judge(DOUBLE, check_double, doubled)
+    assert isinstance(verdict, Correct)
+    assert verdict.passed
+    tell(verdict)
+    assert "✓ Exercise 99.1 · Twice as much: correct" in (printed := capsys.readouterr().out)
+    assert DOUBLE.why in printed
+
+
+def test_stub_is_not_attempted() -> None:
+    verdict = judge(DOUBLE, check_double, _learner("def learner(x):\n    raise NotImplementedError"))
+    assert isinstance(verdict, NotAttempted)
+    assert "Replace `raise NotImplementedError` in `learner`" in verdict.text
+
+
+def test_an_operation_that_pytorch_lacks_is_no_stub() -> None:
+    verdict = judge(
+        DOUBLE, check_double, _learner("def learner(x):\n    raise NotImplementedError('no such kernel')")
+    )
+    assert isinstance(verdict, Raised)
+    assert "no such kernel" in verdict.sentence
+
+
+def test_error_names_the_call() -> None:
+    verdict = judge(DOUBLE, check_double, lambda: 3)
+    assert isinstance(verdict, Raised)
+    assert verdict.fault == "exception"
+    assert "takes 0 positional arguments but 1 was given" in verdict.sentence
+    assert "It was called as `learner(tensor" in verdict.sentence
+
+
+def test_what_a_machine_cannot_judge_is_not_done(capsys: pytest.CaptureFixture[str]) -> None:
+    def check(ask: Ask) -> None:
+        raise NotHere("This exercise needs a CUDA device.")
+
+    verdict = judge(DOUBLE, check, doubled)
+    assert isinstance(verdict, NotChecked)
+    assert not verdict.passed
+    tell(verdict)
+    assert "NOT CHECKED" in (printed := capsys.readouterr().out)
+    assert "needs a CUDA device" in printed
+
+
+@pytest.mark.parametrize("answer", [None, 24, "tensor_bytes", torch.ones(2)])
+def test_a_result_instead_of_a_function_is_sent_back(answer: object) -> None:
+    verdict = grade("0.1", answer)
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "not-a-function"
+    assert 'check("0.1", tensor_bytes)' in verdict.sentence
+
+
+@pytest.mark.parametrize("name", ["0.7", "0,1", "", "start"])
+def test_unknown_exercise_is_named_with_its_neighbours(name: str) -> None:
+    with pytest.raises(catalog.UnknownExercise, match=r"0\.1"):
+        grade(name, doubled)
+
+
+def test_check_raises_what_a_notebook_shows() -> None:
+    with pytest.raises(CheckFailed) as caught:
+        exercise.check("0.1", lambda shape, dtype: None)
+    shown = caught.value._render_traceback_()
+    assert "The bytes of a tensor: not right yet" in shown[0]
+    assert 'hint("0.1", 1)' in shown[-1]
+    assert all("Traceback" not in line and "`" not in line for line in shown)
+    assert caught.value.__suppress_context__
+
+
+def test_message_keeps_code_together_and_lines_short() -> None:
+    with pytest.raises(CheckFailed) as caught:
+        tell(judge(DOUBLE, check_double, _learner(MISTAKES["wrong type"][0])))
+    assert max(len(line) for line in caught.value._render_traceback_()) < 150
+
+
+def test_prints_and_threads_are_reported_beside_the_verdict() -> None:
+    stop = threading.Event()
+
+    def learner(x: torch.Tensor) -> torch.Tensor:
+        print("x  is", x.dtype)
+        threading.Thread(target=stop.wait, name="forgotten").start()
+        return x + x
+
+    try:
+        verdict = judge(DOUBLE, check_double, learner)
+    finally:
+        stop.set()
+    assert isinstance(verdict, Correct)
+    assert any("x  is torch.float16" in note for note in verdict.notes)
+    assert any("forgotten" in note for note in verdict.notes)
+
+
+def test_all_calls_of_a_check_share_one_time_limit() -> None:
+    def check(ask: Ask) -> None:
+        for _ in range(1000):
+            ask(1)
+
+    def learner(x: int) -> None:
+        threading.Event().wait(0.02)
+
+    verdict = judge(DOUBLE, check, learner, limit_s=0.2)
+    assert isinstance(verdict, Raised)
+    assert verdict.fault == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        (torch.tensor([1.0, float("nan")]), lambda x: x.add_(1)),
+        (torch.tensor([0.0]), lambda x: x.neg_()),  # -0.0 equals 0.0, and is another number
+        (torch.zeros(2, 3), lambda x: x.t_()),
+        (torch.ones(2).numpy(), lambda x: x.fill(3)),
+        ([1, [2]], lambda x: x[1].append(3)),
+        ({"a": torch.ones(1)}, lambda x: x["a"].zero_()),
+        ({1, 2}, lambda x: x.clear()),
+    ],
+)
+def test_changing_an_input_is_noticed(value: Any, change: Any) -> None:
+    def check(ask: Ask) -> None:
+        ask(value)
+
+    before = repr(value)
+    verdict = judge(DOUBLE, check, change)
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "mutated-input"
+    assert repr(value) == before, "the check's own value must stay what it was"
+    assert isinstance(judge(DOUBLE, check, lambda x: None), Correct)
+
+
+def test_a_contract_may_allow_changes() -> None:
+    total = torch.zeros(1)
+
+    def check(ask: Ask) -> None:
+        ask(total, may_change=True)
+
+    assert isinstance(judge(DOUBLE, check, lambda x: x.add_(1)), Correct)
+    assert total.item() == 1
+
+
+def test_keyword_arguments_are_shown_and_copied() -> None:
+    def check(ask: Ask) -> None:
+        ask(1, scale=[2.0])
+
+    verdict = judge(DOUBLE, check, lambda x, scale: scale.append(1))
+    assert isinstance(verdict, Wrong)
+    assert "`learner(1, scale=[2.0])` changed its input: argument `scale`" in verdict.sentence
+
+
+def test_hints_go_on_and_solution_shows_the_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exercise, "_HINTS_SHOWN", {})
+    shown = []
+    for _ in range(4):
+        exercise.hint("0.1")
+        shown.append(capsys.readouterr().out)
+    hints = catalog.exercise("0.1").hints
+    assert [hint in text for hint, text in zip([*hints, hints[-1]], shown, strict=True)] == [True] * 4
+    assert 'solution("0.1")' in shown[-1]
+    exercise.hint("0.1", 1)
+    assert hints[0] in capsys.readouterr().out
+    exercise.solution("0.1")
+    assert "def tensor_bytes" in (text := capsys.readouterr().out)
+    assert "SOLUTION" not in text
+
+
+@pytest.mark.parametrize("number", [0, 4, -1, "2"])
+def test_hint_that_does_not_exist(number: Any) -> None:
+    with pytest.raises(ValueError, match="hints 1 to 3"):
+        exercise.hint("0.1", number)
+
+
+def test_an_exercise_has_one_check() -> None:
+    exercise.check_of("0.1")
+    with pytest.raises(ValueError, match=r"0\.1 has a check already"):
+        exercise.checker("0.1")(check_double)

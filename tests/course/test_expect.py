@@ -1,0 +1,179 @@
+"""What `expect` accepts, and what it says of the rest."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from amp_lab.course.expect import Mistake, Trial, describe, kind, recognise, tensor, whole_number
+
+CALL = "`f(2)`"
+
+
+@pytest.mark.parametrize("got", [24, np.int64(24), np.uint8(24)])
+def test_whole_number_takes_ints_of_python_and_numpy(got: object) -> None:
+    number = whole_number(CALL, got, 24)
+    assert type(number) is int
+    assert number == 24
+
+
+@pytest.mark.parametrize(
+    "got", [24.0, True, "24", np.float64(24), np.bool_(True), torch.tensor(24), [24], 24 + 0j]
+)
+def test_whole_number_refuses_what_only_equals_one(got: object) -> None:
+    with pytest.raises(Mistake) as caught:
+        whole_number(CALL, got, 24)
+    assert caught.value.diagnosis == "wrong-type"
+    assert caught.value.observed["got"] == describe(got)
+
+
+def test_whole_number_refuses_none_as_a_missing_return() -> None:
+    with pytest.raises(Mistake) as caught:
+        whole_number(CALL, None, 24)
+    assert caught.value.diagnosis == "returned-none"
+
+
+class AlwaysEqual(int):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+def test_an_answer_that_claims_to_equal_everything_is_refused() -> None:
+    with pytest.raises(Mistake) as caught:
+        whole_number(CALL, AlwaysEqual(3), 24)
+    assert caught.value.diagnosis == "wrong-type"
+
+
+def _diagnosis(got: object, want: torch.Tensor, **tolerance: float) -> str | None:
+    try:
+        tensor(CALL, got, want, **tolerance)
+    except Mistake as mistake:
+        return mistake.diagnosis
+    return None
+
+
+WANT = torch.tensor([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("got", "diagnosis"),
+    [
+        (torch.tensor([1.0, 2.0]), None),
+        (torch.nn.Parameter(torch.tensor([1.0, 2.0])), None),
+        (None, "returned-none"),
+        ([1.0, 2.0], "wrong-type"),
+        (np.array([1.0, 2.0], dtype=np.float32), "wrong-type"),
+        (torch.tensor([1.0, 2.0], dtype=torch.float64), "wrong-dtype"),
+        (torch.tensor([1.0, 2.0], dtype=torch.float16), "wrong-dtype"),
+        (torch.tensor([[1.0, 2.0]]), "wrong-shape"),
+        (torch.tensor([1.0]), "wrong-shape"),
+        (torch.tensor(1.0), "wrong-shape"),
+        (torch.tensor([1.0, math.nan]), "not-finite"),
+        (torch.tensor([math.inf, 2.0]), "not-finite"),
+        (torch.tensor([1.0, 2.0000002]), "wrong-value"),
+        (torch.empty(2, device="meta"), "wrong-device"),
+        (torch.tensor([1.0, 2.0]).to_sparse(), "wrong-type"),
+    ],
+)
+def test_tensor_holds_dtype_shape_and_values_exactly(got: object, diagnosis: str | None) -> None:
+    assert _diagnosis(got, WANT) == diagnosis
+
+
+def test_tensor_wants_nan_and_infinity_where_they_belong() -> None:
+    special = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
+    assert _diagnosis(special.clone(), special) is None
+    assert _diagnosis(torch.tensor([math.nan, -math.inf, math.inf, 1.0]), special) == "wrong-value"
+    assert _diagnosis(torch.tensor([0.0, math.inf, -math.inf, 1.0]), special) == "wrong-value"
+
+
+def test_tensor_tolerance_is_relative_to_what_is_right() -> None:
+    assert _diagnosis(torch.tensor([1.0, 2.02]), WANT, rtol=0.011) is None
+    assert _diagnosis(torch.tensor([1.0, 2.03]), WANT, rtol=0.011) == "wrong-value"
+    assert _diagnosis(torch.tensor([1.5, 2.0]), WANT, atol=0.5) is None
+
+
+def test_tensor_compares_integers_beyond_fp64_exactly() -> None:
+    big = torch.tensor([2**60])
+    assert _diagnosis(torch.tensor([2**60 + 1]), big) == "wrong-value"
+    assert _diagnosis(torch.tensor([2**60]), big) is None
+
+
+def test_tensor_compares_complex_numbers_whole() -> None:
+    assert _diagnosis(torch.tensor([1 + 1j]), torch.tensor([1 + 2j])) == "wrong-value"
+    assert _diagnosis(torch.tensor([1 + 2j]), torch.tensor([1 + 2j])) is None
+
+
+def test_tensor_compares_fp8() -> None:
+    value = torch.tensor([1.0, 448.0]).to(torch.float8_e4m3fn)
+    assert _diagnosis(value.clone(), value) is None
+    assert _diagnosis(torch.tensor([1.125, 448.0]).to(torch.float8_e4m3fn), value) == "wrong-value"
+
+
+def _trials(answer: object) -> list[Trial]:
+    return [Trial(f"`f({n})`", (n,), answer(n), n * n) for n in (2, 3, 4)]  # type: ignore[operator]
+
+
+MISCONCEPTIONS = (("doubles", lambda n: 2 * n), ("adds-one", lambda n: n + 1))
+
+
+def test_recognise_lets_right_answers_pass() -> None:
+    recognise(_trials(lambda n: n**2), MISCONCEPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis", "first_wrong"),
+    [
+        (lambda n: n + n, "doubles", "`f(3)`"),  # right for 2
+        (lambda n: n + 1, "adds-one", "`f(2)`"),
+        (lambda n: n**2 if n < 4 else 8, "wrong-value", "`f(4)`"),  # doubles, but only once
+        (lambda n: 0, "wrong-value", "`f(2)`"),
+    ],
+)
+def test_recognise_names_the_idea_that_explains_every_trial(
+    answer: object, diagnosis: str, first_wrong: str
+) -> None:
+    with pytest.raises(Mistake) as caught:
+        recognise(_trials(answer), MISCONCEPTIONS)
+    assert caught.value.diagnosis == diagnosis
+    assert caught.value.observed["call"] == first_wrong
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, r"None"),
+        (0.1, r"0\.1"),
+        (torch.Size([2, 3]), r"\(2, 3\)"),
+        (Unprintable(), r"an object whose `repr` fails \(an `Unprintable`\)"),
+        ("x" * 10_000, r"'x+…"),
+        (torch.tensor(2.5), r"tensor\(2\.5, dtype=torch\.float32\)"),
+        (torch.tensor([1.0, -0.5]).half(), r"tensor\(\[1, -0\.5\], dtype=torch\.float16\)"),
+        (torch.eye(2), r"a tensor of shape \(2, 2\), torch\.float32, with the values 1, 0, 0, 1"),
+        (
+            torch.arange(9),
+            r"a tensor of shape \(9,\), torch\.int64, with the values 0, 1, 2, 3, 4, 5, …",
+        ),
+        (torch.empty(2, device="meta"), r"a tensor of shape \(2,\), torch\.float32"),
+        (torch.eye(2).to_sparse(), r"a sparse tensor of shape \(2, 2\), torch\.float32"),
+        (torch.ones(2, requires_grad=True), r"tensor\(\[1, 1\], dtype=torch\.float32\)"),
+    ],
+)
+def test_describe_is_short_and_never_fails(value: object, words: str) -> None:
+    text = describe(value)
+    assert re.fullmatch(words, text)
+    assert len(text) <= 160
+
+
+def test_kind_has_the_right_article() -> None:
+    assert kind(1) == "an `int`"
+    assert kind(1.0) == "a `float`"
+    assert kind(torch.ones(1)) == "a tensor"
