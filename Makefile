@@ -28,7 +28,7 @@ test: ## everything a change must pass: under 25 minutes
 
 build: ## make the notebooks from solutions/*.py; runs what changed (FORCE=1: everything)
 	@sh tools/setup.sh test
-	@$(BIN)/python tools/build.py $(if $(FORCE),--force)
+	@$(BIN)/python tools/build.py
 
 nbval: ## run every notebook and compare its outputs with the stored ones
 	@sh tools/setup.sh test

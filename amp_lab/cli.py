@@ -161,7 +161,7 @@ def _copied(copies: workspace.Copies, work: Path) -> str:
     if not copies.made:
         return f"Your pages are in {work}, as you left them."
     names = ", ".join(name.removesuffix(".ipynb") for name in copies.made)
-    kept = f"; the other {len(copies.kept)} are as you left them" if copies.kept else ""
+    kept = "; the rest is as you left it" if copies.kept else ""
     return f"Copied {names} to {work}{kept}.\nWork in these copies: they are never overwritten."
 
 

@@ -200,7 +200,7 @@ _MEANINGS: dict[tuple[str, str, Kind], str] = {
     ),
     ("nvidia", "TF32", "none"): "It begins with compute capability 8.0: its switches change nothing here.",
     ("nvidia", "FP16", "tensor cores"): (
-        "Fast on Tensor Cores. Small gradients become zero: torch.autocast with torch.amp.GradScaler."
+        "Fast on Tensor Cores. Small gradients can become zero: torch.autocast with torch.amp.GradScaler."
     ),
     ("nvidia", "FP16", "vector units"): (
         "No Tensor Cores. FP16 arithmetic has twice the FP32 rate, but PyTorch's matrix products add in "
@@ -234,7 +234,7 @@ _MEANINGS: dict[tuple[str, str, Kind], str] = {
     ),
     ("nvidia", "*", "unknown"): "Compute capability {capability} is not in the tables behind this report.",
     ("amd", "FP16", "matrix units"): (
-        "AMD's matrix cores take FP16. Small gradients become zero: torch.autocast with torch.amp.GradScaler."
+        "AMD's matrix cores take FP16. Small gradients can become zero: torch.autocast with torch.amp.GradScaler."
     ),
     ("amd", "BF16", "matrix units"): (
         "AMD's matrix cores take BF16, with FP32's range and 7 fraction bits: torch.autocast, usually "

@@ -122,8 +122,8 @@ assert final["naive FP16"] > 2 * final["FP32"]
 # %% [markdown]
 # ### Why did it stop?
 #
-# Nothing overflowed, there is no NaN, and the gradients are not zero. Take one more step in each run, and count the
-# parameters that it changes.
+# Nothing overflowed and there is no NaN. Are the gradients zero, then? Take one more step in each run, and count: how many of
+# the 2,410 parameters have a gradient that is not zero, and how many does the step change?
 
 # %% tags=["nbval-ignore-output"] reason="a few parameters more or fewer move, depending on the processor"
 moved = {}
@@ -133,20 +133,34 @@ for precision, run in runs.items():
     one_step(*run)
     pushed = sum((parameter.grad != 0).sum().item() for parameter in parameters)
     moved[precision] = sum((new != old).sum().item() for new, old in zip(parameters, before, strict=True))
-    print(f"{precision:>10}: {pushed:,} parameters have a gradient, {moved[precision]:,} changed")
+    print(f"{precision:>10}: gradient not zero {pushed:,}, changed {moved[precision]:,}")
 
 # %%
+assert sum(parameter.numel() for parameter in parameters) == 2410
 assert moved["naive FP16"] < 0.2 * moved["FP32"]
 assert moved["AMP"] > 0.95 * moved["FP32"]
 
 # %% [markdown]
-# The update of a weight near 0.1 is now smaller than half the distance from that weight to its neighbour in FP16. So
-# `weight - update` rounds back to `weight`: the step is computed, taken, and lost.
+# The gradients are there. It is the *step* that gets lost. Look at one weight of the stuck network, the one whose step is
+# the median:
+
+# %% tags=["nbval-ignore-output"] reason="which weight it is, and its digits, depend on the processor"
+model, _, optimizer, *_ = runs["naive FP16"]
+steps = 3e-3 * optimizer.state[model[0].weight]["momentum_buffer"]
+step, index = steps.abs().flatten().float().median(dim=0)
+weight = model[0].weight.detach().flatten()[index].abs()
+print(f"weight {weight.item():.8f}, step {step.item():.8f}")
+print(f"FP16: weight - step = {(weight - step.half()).item():.8f}")
+print(f"FP32: weight - step = {(weight.float() - step).item():.8f}")
+
+# %% [markdown]
+# The step is smaller than half the distance from the weight to its neighbour in FP16. So `weight - step` rounds back to
+# `weight`: the step is computed, taken, and lost.
 
 # %%
-weight, update = torch.tensor(0.1), torch.tensor(2e-5)
-print("FP32:", (weight - update).item())
-print("FP16:", (weight.half() - update.half()).item(), "- and before:", weight.half().item())
+assert step > 0
+assert weight - step.half() == weight
+assert weight.float() - step != weight.float()
 
 # %% [markdown]
 # AMP keeps the weights in FP32, so small updates add up. That is one of its three ideas; each has a lesson of its own:

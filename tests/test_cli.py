@@ -252,7 +252,7 @@ def test_lab_copies_and_starts(root, started):
     assert "--no-browser" not in arguments
     assert run("lab").output.startswith(f"Your pages are in {work}, as you left them.\n")
     (work / "03_loops.ipynb").unlink()
-    assert run("lab").output.startswith(f"Copied 03_loops to {work}; the other 1 are as you left them.\n")
+    assert run("lab").output.startswith(f"Copied 03_loops to {work}; the rest is as you left it.\n")
 
 
 def test_lab_at_a_lesson_with_arguments_of_jupyters(root, started):
@@ -280,6 +280,17 @@ def test_the_users_own_jupyter_configuration_is_kept():
     assert made["HOME"] == "/home/me"
     assert own == {"JUPYTER_CONFIG_PATH": "/mine", "HOME": "/home/me"}
     assert server.environment({})["JUPYTER_CONFIG_PATH"] == ours
+
+
+def test_threads_wait_without_spinning_unless_the_user_decided():
+    assert server.environment({})["OMP_WAIT_POLICY"] == "passive"
+    assert server.environment({"OMP_WAIT_POLICY": "active"})["OMP_WAIT_POLICY"] == "active"
+
+
+def test_a_terminal_in_jupyterlab_finds_amp_lab():
+    home = str(Path(sys.executable).parent)
+    assert server.environment({"PATH": "/usr/bin"})["PATH"] == os.pathsep.join([home, "/usr/bin"])
+    assert server.environment({})["PATH"] == home
 
 
 def test_lab_without_jupyterlab(root, started, monkeypatch):

@@ -166,9 +166,8 @@ def execute(notebook: Notebook, text: str, path: Path, root: Path) -> bytes:
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(path.parent)}},
     )
-    python_path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     try:
-        client.execute(cleanup_kc=True, env={**os.environ, "PYTHONPATH": python_path})
+        client.execute(cleanup_kc=True, env=_environment(root))
     except CellExecutionError as error:
         raise _failed(path, root, at, lines, f"{error.ename}: {error.evalue}") from None
     except CellTimeoutError:
@@ -187,6 +186,13 @@ def execute(notebook: Notebook, text: str, path: Path, root: Path) -> bytes:
             f"{_short(path, root)}: the executed notebook has {len(data):,} bytes; make figures smaller"
         )
     return data
+
+
+def _environment(root: Path) -> dict[str, str]:
+    python_path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    # Threads that spin while they wait for each other make a small network's steps 20 times slower as soon as
+    # anything else runs on the same cores.
+    return {"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONPATH": python_path}
 
 
 def _kernel_manager() -> Any:
@@ -233,7 +239,8 @@ def faults(outputs: Iterable[Mapping[str, Any]], root: Path) -> list[str]:
     found = []
     for output in outputs:
         if output.get("name") == "stderr":
-            found.append(f"it writes to stderr, which a learner would see: {output['text'].strip()}")
+            text = "".join(output["text"]).strip()  # A stored notebook has a list of lines.
+            found.append(f"it writes to stderr, which a learner would see: {text}")
         for text in _texts(output):
             if address := _ADDRESS.search(text):
                 found.append(f"its output holds a memory address: {address[0]}")
@@ -249,9 +256,9 @@ def _texts(output: Mapping[str, Any]) -> list[str]:
 
 
 def _local(root: Path) -> list[str]:
-    return sorted(
-        {f"{place}/" for place in (root, sys.prefix, Path.home(), tempfile.gettempdir())} | {str(root)}
-    )
+    """Return how paths of this machine begin; a home directory of / (as containers have) says nothing."""
+    places = {root, Path(sys.prefix), Path.home(), Path(tempfile.gettempdir())}
+    return [str(root), *sorted(f"{place}/" for place in places if place != place.parent)]
 
 
 # --- What is stale ---

@@ -207,7 +207,7 @@ def _machine() -> dict[str, Any]:
         return {"error": traceback.format_exc()}
 
 
-def run_all(todo: Sequence[Part], results: Path, root: Path = ROOT) -> bool:
+def run_all(todo: Sequence[Part], results: Path, root: Path) -> bool:
     """Run the parts, write RESULTS/cuda-<time>.json after each, and say whether all went well."""
     deadline = time.monotonic() + WHOLE_RUN_S
     report = describe_run()
@@ -247,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if why_not:
         print(f"nothing was run: {why_not}", file=sys.stderr)
         return 1
-    return 0 if run_all(parts(ROOT), results.resolve()) else 1
+    return 0 if run_all(parts(ROOT), results.resolve(), ROOT) else 1
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def solution(exercise_id: str) -> None:
     """Show the course's own solution of an exercise, and why it is right."""
     exercise = catalog.exercise(exercise_id)
     path = workspace.checkout() / "solutions" / f"{catalog.lesson_of(exercise_id).slug}.py"
-    code = source.solution_of(path.read_text(encoding="utf-8"), path, exercise_id)
+    code = source.solution_of(workspace.read_text(path), path, exercise_id)
     _show(f"**A solution of exercise {exercise_id}.** {exercise.why}\n\n```python\n{code.strip()}\n```")
 
 

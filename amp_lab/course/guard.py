@@ -27,9 +27,9 @@ from amp_lab.course.surroundings import PACKAGES, Output, Refused, left_running,
 
 NOT_CONTAINED = (
     "A check cannot stop one long call inside C code (such as `sum(iter(int, 1))`), code that took a "
-    "function away before the check (`from os import _exit`), a crash in native code, or code that uses up "
-    "the memory. If a check hangs, or the notebook says that the kernel died: menu Kernel → Restart Kernel, "
-    "correct the cell, run the cells again."
+    "function away before the check (`from os import _exit`) or that handles SIGALRM itself, a crash in "
+    "native code, or code that uses up the memory. If a check hangs, or the notebook says that the kernel "
+    "died: menu Kernel → Restart Kernel, correct the cell, run the cells again."
 )
 
 _SENTENCES = {

@@ -37,7 +37,12 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     config = filter(None, [str(_DEFAULTS), own.get("JUPYTER_CONFIG_PATH")])
     return {
         **own,
+        # JupyterLab's terminal finds `amp-lab`, and `!pip` in a cell the right pip.
+        "PATH": os.pathsep.join(filter(None, [str(Path(sys.executable).parent), own.get("PATH")])),
         "JUPYTER_CONFIG_PATH": os.pathsep.join(config),
+        # Threads that wait for each other sleep instead of spinning. With anything else running beside them, the
+        # small networks of the lessons were some 20 times slower without this.
+        "OMP_WAIT_POLICY": own.get("OMP_WAIT_POLICY", "passive"),
         # The kernel `python3` is this environment's, even if the user has one of that name elsewhere.
         "JUPYTER_PREFER_ENV_PATH": "1",
     }

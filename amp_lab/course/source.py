@@ -103,7 +103,7 @@ def read(text: str, path: str | Path) -> Source:
 
 def blank(text: str, path: str | Path) -> str:
     """Return the lesson as a learner gets it: each solution block is one `raise NotImplementedError`."""
-    return _without(text, read(text, path).blocks)
+    return _blanked(text, read(text, path).blocks)
 
 
 def solved(text: str, path: str | Path) -> str:
@@ -226,7 +226,7 @@ def _listed(names: frozenset[str]) -> str:
     return " or ".join(f"`{name}`" for name in sorted(names))
 
 
-def _without(text: str, blocks: tuple[Block, ...]) -> str:
+def _blanked(text: str, blocks: tuple[Block, ...]) -> str:
     lines = text.split("\n")
     for block in reversed(blocks):
         lines[block.begin - 1 : block.end] = [block.indent + STUB]
@@ -431,7 +431,7 @@ def _check_place(block: Block, cell: Cell, tree: ast.Module) -> None:
             block.end, f"the body of `{function.name}` goes on below its solution; end it with `{END}`"
         )
     try:
-        ast.parse(_without(_numbered(cell), (block,)))
+        ast.parse(_blanked(_numbered(cell), (block,)))
     except SyntaxError:
         message = f"without its solution `{function.name}` is not valid Python; begin the block in its body"
         raise _Fault(block.begin, message) from None

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.lab import (
+    ARTIFACTS,
     browser_page,
     cell_with,
     chromium,
@@ -33,10 +34,9 @@ def test_a_first_visit(tmp_path: Path) -> None:
         assert "not attempted yet" in (message := shown(check, "not attempted"))
         assert "Traceback" not in message
         picture(page, "00-open-exercise")
-        cell_with(page, "loss_curves(losses").locator(
-            ".jp-OutputArea-output img"
-        ).scroll_into_view_if_needed()
-        picture(page, "00-figure")
+        figure = cell_with(page, "loss_curves(losses")
+        figure.scroll_into_view_if_needed()
+        figure.screenshot(path=ARTIFACTS / "00-figure.png")
         after = cell_with(page, "torch.cuda.amp.GradScaler()")
         after.scroll_into_view_if_needed()
         assert after.locator(".jp-OutputArea-child").count() == 0, "Run All went on after an open exercise"

@@ -1,6 +1,6 @@
-"""What learners' functions do instead of returning: source, the fault it must be called, words of the sentence.
+"""What learners' functions do instead of returning: source, name of the fault, words of the sentence.
 
-Each source defines `learner`, which takes any arguments, so that a guard and a check can be handed the same function.
+Each source defines `learner`, which takes any arguments: a guard and a check can be handed the same function.
 """
 
 from __future__ import annotations

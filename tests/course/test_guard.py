@@ -1,7 +1,8 @@
-"""The guard in this process: every fault, every callable, everything put back, and no alarm where none may be."""
+"""The guard in this process: faults, callables, what is put back, and no alarm where none may be."""
 
 from __future__ import annotations
 
+import builtins
 import concurrent.futures
 import contextlib
 import functools
@@ -15,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -52,8 +54,7 @@ def _the_process_is_as_it_was() -> Iterator[None]:
         return [
             *(signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)),
             *(sys.stdout, sys.stderr, sys.stdin, sys.gettrace(), input, os._exit, os.abort),
-            *(warnings.showwarning, list(warnings.filters), random.getstate()),
-            torch.get_rng_state().tolist(),
+            *(warnings.showwarning, list(warnings.filters)),
         ]
 
     before = look()
@@ -62,7 +63,7 @@ def _the_process_is_as_it_was() -> Iterator[None]:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-# --- faults --------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -104,7 +105,7 @@ def test_a_line_in_a_comprehension_carries_the_name_of_its_function() -> None:
     assert "(line 2, in learner: `return" in contained(learner_of(source, "comprehension")).sentence
 
 
-# --- callables -----------------------------------------------------------------------------------------------------
+# --- callables ------------------------------------------------------------------------------------
 
 
 class Scale:
@@ -140,7 +141,7 @@ def test_a_generator_is_emptied_under_the_guard() -> None:
     assert watched.call(next, numbers(True)) == 1
     with pytest.raises(Contained, match="no more"):
         watched.call(list, numbers(True))
-    with pytest.raises(Contained, match="line .*, in test_a_generator.*numbers: `"):
+    with pytest.raises(Contained, match=r"line .*, in test_a_generator.*numbers: `"):
         watched.call(list, numbers(False))
 
 
@@ -166,7 +167,7 @@ def test_a_limit_that_is_none_is_refused(limit: float) -> None:
         Guard(limit)
 
 
-# --- the time limit ------------------------------------------------------------------------------------------------
+# --- the time limit -------------------------------------------------------------------------------
 
 
 def test_calls_share_the_limit_and_only_their_time_counts() -> None:
@@ -228,8 +229,27 @@ def test_an_alarm_that_the_code_sets_is_no_time_out() -> None:
     assert contained(rings_and_loops, limit_s=0.2).fault == "timeout"
 
 
+def test_only_what_runs_above_the_guard_is_stopped() -> None:
+    clock = alarm.Alarm()
+
+    def stoppable() -> list[bool]:
+        frame: FrameType | None = sys._getframe()
+        stopped = []
+        while frame is not None:
+            stopped.append(clock._in_guarded_code(frame))
+            frame = frame.f_back
+        return stopped
+
+    # This function, the frame that calls it, and none from `Alarm.run` on.
+    value, error = clock.run(stoppable)
+    assert error is None
+    assert value[:3] == [True, True, False]
+    assert not any(value[2:])
+    assert not clock._in_guarded_code(sys._getframe())
+
+
 def test_no_alarm_escapes_and_none_hits_a_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alarms every 50 microseconds, limits about as long as the calls: they arrive everywhere, again and again."""
+    """Alarms every 50 microseconds, limits about as long as the calls: they arrive everywhere."""
     arrived = {True: 0, False: 0}
     decide = alarm.Alarm._in_guarded_code
 
@@ -268,7 +288,7 @@ def test_no_alarm_escapes_and_none_hits_a_clean_up(monkeypatch: pytest.MonkeyPat
     assert all(arrived.values()), arrived
 
 
-# --- the stop button -----------------------------------------------------------------------------------------------
+# --- the stop button ------------------------------------------------------------------------------
 
 
 def presses_stop_and_swallows_it() -> None:
@@ -287,7 +307,7 @@ def test_the_stop_button_cannot_be_swallowed() -> None:
 
 @pytest.mark.parametrize("place", ["put_back", "left_running"])
 def test_the_stop_button_waits_for_our_own_code(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pressed while things are saved, it stops the function at once; while they are put back, it is told after that."""
+    """Pressed while things are saved, it stops the function; while they are put back, it is told at the end."""
     ours = getattr(guard, place)
 
     def pressed(*args: Any) -> Any:
@@ -299,19 +319,20 @@ def test_the_stop_button_waits_for_our_own_code(place: str, monkeypatch: pytest.
     assert contained(function).sentence.startswith("The check was interrupted")
 
 
-def test_a_handler_of_theirs_is_not_ours() -> None:
-    """Code may handle SIGINT itself; what it set is put back (see the fixture)."""
-
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+def test_a_handler_of_theirs_works_and_is_taken_back(number: signal.Signals) -> None:
     def handles() -> list[int]:
         seen: list[int] = []
-        signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number))
-        signal.raise_signal(signal.SIGINT)
+        signal.signal(number, lambda number, _frame: seen.append(number))
+        signal.raise_signal(number)
         return seen
 
-    assert Guard(PLENTY_S).call(handles) == [signal.SIGINT]
+    before = signal.getsignal(number)
+    assert Guard(PLENTY_S).call(handles) == [number]
+    assert signal.getsignal(number) is before
 
 
-# --- what is put back ----------------------------------------------------------------------------------------------
+# --- what is put back -----------------------------------------------------------------------------
 
 
 KEPT: list[Any] = []
@@ -323,47 +344,45 @@ def left_open(*regions: Any) -> None:
         KEPT.append(region)
 
 
-def errors_of_numpy() -> dict[str, str]:
-    return dict(np.geterr())
+def product() -> torch.Tensor:
+    return torch.ones(2, 2).mm(torch.ones(2, 2))
 
 
+def device_or_error() -> str:
+    try:
+        return str(product().device)
+    except (AssertionError, RuntimeError) as error:
+        return str(error)
+
+
+# How to disturb something, and how to see that it was disturbed.
 DISTURBANCES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-    "random": (random.random, lambda: random.getstate()),
+    "random": (random.random, random.getstate),
     "numpy": (np.random.rand, lambda: str(np.random.get_state())),
-    "numpy, second half of a pair": (np.random.randn, lambda: str(np.random.get_state())),
-    "torch": (lambda: torch.manual_seed(3), lambda: torch.get_rng_state().tolist()),
-    "seed": (lambda: torch.manual_seed(3), torch.initial_seed),
+    "numpy, one of a pair": (np.random.randn, lambda: str(np.random.get_state())),
+    "torch": (lambda: torch.rand(1), lambda: torch.get_rng_state().tolist()),
+    "torch's seed": (lambda: torch.manual_seed(3), torch.initial_seed),
     "grad mode": (lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
-    "grad mode, on": (lambda: left_open(torch.no_grad()), torch.is_grad_enabled),
+    "grad mode, region": (lambda: left_open(torch.no_grad()), torch.is_grad_enabled),
     "inference mode": (
         lambda: left_open(torch.inference_mode()),
-        lambda: (torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.ones(1).is_inference()),
+        lambda: (torch.is_inference_mode_enabled(), torch.is_grad_enabled(), product().is_inference()),
     ),
-    "default dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
-    "default device": (lambda: torch.set_default_device("meta"), lambda: torch.ones(1).device),
-    "default device, absent": (lambda: torch.set_default_device("cuda:9"), lambda: torch.ones(1).device),
+    "default dtype": (lambda: torch.set_default_dtype(torch.float64), lambda: product().dtype),
+    "default device": (lambda: torch.set_default_device("meta"), lambda: product().device),
+    "default device, absent": (lambda: torch.set_default_device("cuda:9"), device_or_error),
     "autocast": (
         lambda: left_open(torch.autocast("cpu", torch.float16)),
-        lambda: (
-            torch.is_autocast_enabled("cpu"),
-            torch.get_autocast_dtype("cpu"),
-            torch.ones(2, 2).mm(torch.ones(2, 2)).dtype,
-        ),
+        lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), product().dtype),
     ),
     "autocast dtype": (
         lambda: torch.set_autocast_dtype("cuda", torch.bfloat16),
         lambda: torch.get_autocast_dtype("cuda"),
     ),
-    "autocast cache": (
-        lambda: torch.set_autocast_cache_enabled(False),
-        torch.is_autocast_cache_enabled,
-    ),
+    "autocast cache": (lambda: torch.set_autocast_cache_enabled(False), torch.is_autocast_cache_enabled),
     "determinism": (
         lambda: torch.use_deterministic_algorithms(True, warn_only=True),
-        lambda: (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
+        torch.get_deterministic_debug_mode,
     ),
     "anomaly mode": (lambda: left_open(torch.autograd.detect_anomaly()), torch.is_anomaly_enabled),
     "threads": (lambda: torch.set_num_threads(torch.get_num_threads() + 1), torch.get_num_threads),
@@ -375,17 +394,12 @@ DISTURBANCES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: (warnings.showwarning, warnings._showwarnmsg_impl),  # type: ignore[attr-defined]
     ),
     "recursion limit": (lambda: sys.setrecursionlimit(5000), sys.getrecursionlimit),
-    "numpy errors": (lambda: np.seterr(all="raise"), errors_of_numpy),
+    "numpy errors": (lambda: np.seterr(all="raise"), np.geterr),
     "os._exit": (lambda: setattr(os, "_exit", print), lambda: os._exit),
-    "input": (lambda: setattr(__builtins_module(), "input", print), lambda: input),
+    "input": (lambda: setattr(builtins, "input", print), lambda: input),
     "signal": (lambda: signal.signal(signal.SIGUSR1, print), lambda: signal.getsignal(signal.SIGUSR1)),
-    "alarm": (lambda: signal.signal(signal.SIGALRM, print), lambda: signal.getsignal(signal.SIGALRM)),
     "trace": (lambda: sys.settrace(lambda *_: None), sys.gettrace),
 }
-
-
-def __builtins_module() -> Any:
-    return sys.modules["builtins"]
 
 
 @pytest.mark.parametrize("then", ["return", "raise", "loop"])
@@ -411,7 +425,7 @@ def test_what_is_disturbed_is_put_back(name: str, then: str) -> None:
 
 
 def test_regions_left_open_do_not_keep_old_weights() -> None:
-    """PyTorch keeps weights cast for autocast until the last region closes: one left open must not count for ever."""
+    """PyTorch keeps the casts of weights until the last region closes: one left open must not count."""
     Guard(PLENTY_S).call(left_open, torch.autocast("cpu", torch.bfloat16))
     linear, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
     outputs = []
@@ -429,7 +443,7 @@ def test_the_code_starts_from_the_callers_settings() -> None:
         return (
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
-            torch.ones(2, 2).mm(torch.ones(2, 2)).dtype,
+            product().dtype,
         )
 
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -441,7 +455,7 @@ def test_the_code_starts_from_the_callers_settings() -> None:
     assert torch.equal(drawn, torch.rand(3))
 
 
-# --- output --------------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def test_output_is_kept_in_order_and_bounded(capsys: pytest.CaptureFixture[str]) -> None:
@@ -487,7 +501,7 @@ def test_a_warning_becomes_output_even_where_warnings_are_errors(capsys: pytest.
     assert capsys.readouterr() == ("", "")
 
 
-# --- threads and processes -----------------------------------------------------------------------------------------
+# --- threads and processes ------------------------------------------------------------------------
 
 
 def test_a_thread_left_running_is_reported() -> None:
@@ -560,8 +574,8 @@ def test_a_thread_of_the_kernel_may_end_the_process(monkeypatch: pytest.MonkeyPa
     assert codes == [7]
 
 
-def test_a_forked_process_ends_as_it_should() -> None:
-    """Worker processes end by os._exit; a child forked by hand must not carry on with the caller's program."""
+def test_a_forked_process_ends_as_it_should(tmp_path: Path) -> None:
+    """Worker processes end by os._exit; a child forked by hand must not carry on with our program."""
 
     def works() -> int | None:
         worker = multiprocessing.get_context("fork").Process(target=int)
@@ -577,6 +591,10 @@ def test_a_forked_process_ends_as_it_should() -> None:
             raise ValueError
         return 0
 
-    assert Guard(PLENTY_S).call(works) == 0
-    assert Guard(PLENTY_S).call(forks, False) == 0
-    assert Guard(PLENTY_S).call(forks, True) == 1
+    for function, error, code in ((works, [], 0), (forks, [False], 0), (forks, [True], 1)):
+        try:
+            assert Guard(PLENTY_S).call(function, *error) == code
+        finally:
+            with (tmp_path / "survivors").open("a") as file:
+                file.write(f"{os.getpid()}\n")
+    assert (tmp_path / "survivors").read_text() == f"{os.getpid()}\n" * 3

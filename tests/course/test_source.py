@@ -370,6 +370,13 @@ FAULTS = {
         in_function(BEGIN, "    x += 1", END, BEGIN, "    return x", END),
     ),
     "no check": (3, "no later cell checks `f`", "# %%\ndef f(x):\n" + f"{BEGIN}\n    return x\n{END}\n"),
+    "function out of reach": (
+        4,
+        "no later cell checks the function of this block",
+        exercise("if True:", "    def f(x):", "    " + BEGIN, "        return x", "    " + END).rpartition(
+            "# %%"
+        )[0],
+    ),
     "check of another function": (
         8,
         "no solution block for `g` above",

@@ -186,6 +186,7 @@ def test_a_widgets_view_is_dropped_and_its_picture_kept():
             stream("UserWarning: old\n", "stderr"),
             "it writes to stderr, which a learner would see: UserWarning: old",
         ),
+        (stream(["a\n", "b\n"], "stderr"), "it writes to stderr, which a learner would see: a\nb"),
         (stream("<Thing object at 0x7f12a4>"), "memory address: at 0x7f12a4"),
         (shown(text_html="<b>0x7f12a45b6c7d</b>"), "memory address: 0x7f12a45b6c7d"),
         (stream("saved as /course/main/solutions/x.pt"), "a path of this machine: /course/main"),
@@ -196,8 +197,10 @@ def test_what_only_this_machine_shows_is_a_fault(output, fault):
     assert any(fault in each for each in build.faults([output], Path("/course/main")))
 
 
-def test_bits_in_hexadecimal_and_pictures_are_no_faults():
+def test_bits_in_hexadecimal_pictures_and_addresses_on_the_web_are_no_faults(monkeypatch):
+    monkeypatch.setenv("HOME", "/")
     outputs = [
+        stream("https://pytorch.org/"),
         stream("1.0 is 0x3f800000, 0x3ff0000000000000; nan is 0x7fc00000"),
         shown(image_png="at 0x7f12a45b6c7d"),
     ]
