@@ -102,6 +102,22 @@ def learner(*args, **kwargs):
         "timeout",
         (_STILL,),
     ),
+    "loop that keeps what stops it": Fault(
+        """\
+import time
+
+def learner(*args, **kwargs):
+    kept = []
+    try:
+        time.sleep(1000)
+    except BaseException as error:
+        kept.append(error)
+    while kept:
+        pass
+""",
+        "timeout",
+        (_STILL, "in learner: `"),
+    ),
     "stopped, yet returns": Fault(
         """\
 import time
@@ -281,5 +297,22 @@ def learner(*args, **kwargs):
 """,
         "exception",
         ("ValueError: much much much", "much… (line 2, in learner"),
+    ),
+    "leaves in a mess": Fault(
+        """\
+import os, random, signal, sys, warnings
+import numpy as np, torch
+
+def learner(*args, **kwargs):
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    torch.set_grad_enabled(False), torch.set_default_dtype(torch.float64), torch.set_num_threads(1)
+    torch.autocast("cpu", dtype=torch.float16).__enter__()
+    signal.signal(signal.SIGTERM, print), signal.signal(signal.SIGINT, print)
+    warnings.simplefilter("error"), sys.setrecursionlimit(700), os.chdir("/")
+    sys.stdout = sys.stderr = None
+    sys.exit()
+""",
+        "exit",
+        ("line 11, in learner: `sys.exit()`",),
     ),
 }

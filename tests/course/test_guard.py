@@ -305,6 +305,18 @@ def test_the_stop_button_cannot_be_swallowed() -> None:
     assert caught.sentence.startswith("The check was interrupted (line ")
 
 
+def test_the_stop_button_comes_back_to_code_that_keeps_the_exception() -> None:
+    def keeps() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except BaseException as error:
+            kept = error
+        while kept:
+            pass
+
+    assert contained(keeps).fault == "interrupted"
+
+
 @pytest.mark.parametrize("place", ["put_back", "left_running"])
 def test_the_stop_button_waits_for_our_own_code(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pressed while things are saved, it stops the function; while they are put back, it is told at the end."""
@@ -402,7 +414,7 @@ DISTURBANCES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 }
 
 
-@pytest.mark.parametrize("then", ["return", "raise", "loop"])
+@pytest.mark.parametrize("then", ["returns", "raises", "is stopped"])
 @pytest.mark.parametrize("name", DISTURBANCES)
 def test_what_is_disturbed_is_put_back(name: str, then: str) -> None:
     disturb, look = DISTURBANCES[name]
@@ -412,15 +424,16 @@ def test_what_is_disturbed_is_put_back(name: str, then: str) -> None:
     def learner() -> None:
         disturb()
         seen.append(look())
-        if then == "raise":
+        if then == "raises":
             raise ValueError
-        while then == "loop":
-            pass
+        if then == "is stopped":
+            signal.raise_signal(signal.SIGINT)
 
     with contextlib.suppress(Contained):
-        Guard(0.02 if then == "loop" else PLENTY_S).call(learner)
+        Guard(PLENTY_S).call(learner)
     KEPT.clear()
-    assert seen != [before], "nothing was disturbed"
+    assert len(seen) == 1
+    assert seen[0] != before, "nothing was disturbed"
     assert look() == before
 
 
