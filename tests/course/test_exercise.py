@@ -29,10 +29,7 @@ def test_wrong_answer_is_told_what_was_seen(name: str) -> None:
     assert isinstance(verdict, Wrong)
     assert verdict.diagnosis == diagnosis
     assert words in verdict.sentence
-    assert (
-        "`learner(tensor([1, 3, -0.5], dtype=torch.float16))`"
-        in verdict.sentence
-    )
+    assert "`learner(tensor([1, 3, -0.5], dtype=torch.float16))`" in verdict.sentence
 
 
 def test_right_answer_is_correct_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:

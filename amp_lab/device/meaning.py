@@ -1,0 +1,135 @@
+"""From facts to one sentence per number format. Asks nothing."""
+
+from amp_lab.device.cpu_kinds import can_shorten_fp32, cpu_kinds
+from amp_lab.device.facts import DeviceFacts
+from amp_lab.device.gpu_kinds import gpu_kinds
+from amp_lab.device.support import FormatSupport, Kind
+
+# What each kind of support means: (place, format, kind), "*" for any. Blanks are filled by `_values`.
+_MEANINGS: dict[tuple[str, str, Kind], str] = {
+    ("*", "FP32", "native"): "The base: every gain in speed or memory is counted against it.{shortened}",
+    ("nvidia", "TF32", "tensor cores"): (
+        "FP32 products whose inputs are first rounded to 10 fraction bits. Now {matmul} for matrix products "
+        "and {conv} for cuDNN convolutions: know both before you call a measurement FP32."
+    ),
+    ("nvidia", "TF32", "none"): "It begins with compute capability 8.0: its switches change nothing here.",
+    ("nvidia", "FP16", "tensor cores"): (
+        "Fast on Tensor Cores. Small gradients can become zero: torch.autocast with torch.amp.GradScaler."
+    ),
+    ("nvidia", "FP16", "vector units"): (
+        "No Tensor Cores. FP16 arithmetic has twice the FP32 rate, but PyTorch's matrix products add in "
+        "FP32: it saves memory; measure before you expect speed."
+    ),
+    ("nvidia", "FP16", "slow"): (
+        "No Tensor Cores, and FP16 arithmetic runs at 1/64 of the FP32 rate: it saves memory, not time."
+    ),
+    ("nvidia", "FP16", "emulated"): (
+        "This chip has no FP16 arithmetic: values are kept in 16 bits and computed in FP32. It saves memory, "
+        "not time."
+    ),
+    ("nvidia", "BF16", "tensor cores"): (
+        "Fast on Tensor Cores, with FP32's range and 7 fraction bits: torch.autocast, usually without "
+        "GradScaler."
+    ),
+    ("nvidia", "BF16", "emulated"): (
+        "Native BF16 begins with compute capability 8.0. PyTorch emulates it here: slow, and some operations "
+        "refuse it. torch.cuda.is_bf16_supported() says True all the same unless including_emulation=False."
+    ),
+    ("nvidia", "BF16", "unknown"): (
+        "Compute capability {capability} is not in the tables behind this report. PyTorch says that BF16 is "
+        "{native} here."
+    ),
+    ("nvidia", "FP8", "tensor cores"): (
+        "Fast on Tensor Cores through torch._scaled_mm or a library built on it; torch.autocast does not "
+        "choose it."
+    ),
+    ("nvidia", "FP8", "storage only"): (
+        "FP8 tensors can be kept and cast; torch._scaled_mm asks for compute capability 8.9 or newer."
+    ),
+    ("nvidia", "*", "unknown"): "Compute capability {capability} is not in the tables behind this report.",
+    ("amd", "FP16", "matrix units"): (
+        "AMD's matrix cores take FP16. Small gradients can become zero: torch.autocast with torch.amp.GradScaler."
+    ),
+    ("amd", "BF16", "matrix units"): (
+        "AMD's matrix cores take BF16, with FP32's range and 7 fraction bits: torch.autocast, usually "
+        "without GradScaler."
+    ),
+    ("amd", "FP8", "matrix units"): (
+        "AMD's matrix cores take FP8 through torch._scaled_mm; torch.autocast does not choose it."
+    ),
+    ("amd", "FP8", "storage only"): (
+        "FP8 tensors can be kept and cast; torch._scaled_mm asks for an MI300 or newer."
+    ),
+    ("amd", "TF32", "unknown"): "This report knows TF32 and its switches on NVIDIA GPUs only.",
+    ("amd", "*", "unknown"): "The AMD chip {chip} is not in the table behind this report.",
+    ("apple", "TF32", "none"): "The TF32 switches of cuBLAS and cuDNN change nothing on an Apple GPU.",
+    ("apple", "FP16", "vector units"): "Metal computes with 16-bit half; how much faster than FP32: measure.",
+    ("apple", "BF16", "unknown"): (
+        "torch.autocast {takes_bf16} bfloat16 here; how this chip computes with it is not known: measure."
+    ),
+    ("apple", "FP8", "storage only"): "FP8 tensors can be kept on this GPU; fast arithmetic is not known.",
+    ("apple", "FP8", "none"): "PyTorch refuses FP8 tensors on this GPU.",
+    ("cpu", "TF32", "none"): "The TF32 switches of cuBLAS and cuDNN change nothing on a CPU.",
+    ("cpu", "TF32", "unknown"): (
+        "On CPUs with AMX-FP16 PyTorch can shorten FP32 products to TF32, if "
+        "torch.backends.mkldnn.matmul.fp32_precision asks for it; whether that helps here: measure."
+    ),
+    ("cpu", "*", "matrix units"): (
+        "AMX tiles multiply {name} and add in FP32: large matrix products can be faster than in FP32."
+    ),
+    ("cpu", "*", "vector units"): (
+        "The CPU has vector instructions for {name}; whether PyTorch's products beat FP32 here: measure."
+    ),
+    ("cpu", "*", "emulated"): (
+        "PyTorch converts {name} to FP32 and back: right results, usually slower than FP32."
+    ),
+    ("cpu", "*", "slow"): (
+        "PyTorch has no fast {name} kernels for this CPU: right results, but large matrix products and "
+        "convolutions can be many times slower than in FP32."
+    ),
+    ("cpu", "*", "unknown"): (
+        "Right results; whether this CPU computes with {name} directly could not be found out: measure."
+    ),
+    ("cpu", "FP8", "emulated"): (
+        "Matrix products run (@, torch._scaled_mm), + and sum refuse FP8 tensors; this report knows of no "
+        "FP8 hardware in CPUs."
+    ),
+}
+
+
+def explain(facts: DeviceFacts) -> tuple[FormatSupport, ...]:
+    """Say what `facts` mean for FP32, TF32, FP16, BF16 and FP8, in this order. Asks nothing."""
+    kinds = gpu_kinds(facts.gpu) if facts.gpu else cpu_kinds(facts.cpu)
+    return tuple(FormatSupport(name, kind, _meaning(name, kind, facts)) for name, kind in kinds.items())
+
+
+def _meaning(name: str, kind: Kind, facts: DeviceFacts) -> str:
+    place = facts.gpu.vendor if facts.gpu else "cpu"
+    keys: list[tuple[str, str, Kind]] = [(place, name, kind), (place, "*", kind), ("*", name, kind)]
+    text = next(_MEANINGS[key] for key in keys if key in _MEANINGS)
+    return text.format(name=name, **_values(facts))
+
+
+def _values(facts: DeviceFacts) -> dict[str, str]:
+    """What the blanks in `_MEANINGS` stand for on this device."""
+    gpu, fp32 = facts.gpu, facts.fp32
+    return {
+        "shortened": "" if gpu else _shortened_on_cpu(facts),
+        "matmul": "on" if fp32.cuda_matmul == "tf32" else "off",
+        "conv": "on" if fp32.cudnn_conv == "tf32" else "off",
+        "capability": gpu.capability_text if gpu else "",
+        "native": "native" if gpu and gpu.bf16_native else "not native",
+        "chip": gpu.chip if gpu else "",
+        "takes_bf16": "takes" if "bfloat16" in facts.amp.autocast_dtypes else "does not take",
+    }
+
+
+def _shortened_on_cpu(facts: DeviceFacts) -> str:
+    """torch.set_float32_matmul_precision("medium") reaches the CPU too, where there is hardware for it."""
+    short = facts.fp32.cpu_matmul
+    if not can_shorten_fp32(facts.cpu, short):
+        return ""
+    return (
+        f" But FP32 matrix products may be shortened to {short.upper()} now: "
+        "torch.backends.mkldnn.matmul.fp32_precision says so."
+    )
