@@ -28,8 +28,8 @@ REPORTED = {
         "more characters",
     ),
     "thread left behind": (
-        "import threading, time\n\ndef learner(x):\n    threading.Thread(target=time.sleep, args=(2,), name='mine').start()\n"
-        "    return 2 * x",
+        "import threading, time\n\ndef learner(x):\n"
+        "    threading.Thread(target=time.sleep, args=(2,), name='mine').start()\n    return 2 * x",
         "left a thread running (mine)",
     ),
     "stub": ("def learner(x):\n    raise NotImplementedError", "not attempted yet"),
