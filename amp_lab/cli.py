@@ -50,7 +50,7 @@ class _PassesOn(click.Command):
 def main() -> None:
     """AMP Lab teaches PyTorch's automatic mixed precision in JupyterLab.
 
-    Start with `amp-lab lab`. A LESSON is a number such as 04; the ID of an exercise looks like 4.1.
+    Start with `amp-lab lab`. A LESSON is a number such as 00; the ID of an exercise looks like 0.1.
     """
     for stream in (sys.stdout, sys.stderr):
         # A terminal that has no × shows a question mark, not a traceback.
@@ -71,7 +71,7 @@ def lab(ctx: click.Context, lesson: str, port: int | None, no_browser: bool) -> 
     It opens at the first page, or at LESSON. You work in copies, in the folder work/: those that are missing
     are made, and none is ever overwritten.
 
-    Arguments after -- go to JupyterLab: `amp-lab lab 04 -- --debug`.
+    Arguments after -- go to JupyterLab: `amp-lab lab 00 -- --debug`.
     """
     from amp_lab.course import server
 
@@ -108,16 +108,9 @@ def hint(exercise_id: str, number: int) -> None:
 @click.argument("exercise_id", metavar="ID")
 def solution(exercise_id: str) -> None:
     """Show a solution, and why it is right."""
-    from amp_lab.course.source import SourceError, solution_of
-
-    exercise = catalog.exercise(exercise_id)
-    path = workspace.checkout() / "solutions" / f"{catalog.lesson_of(exercise_id).slug}.py"
-    try:
-        code = solution_of(workspace.read_text(path), path, exercise_id)
-    except (SourceError, LookupError) as error:
-        raise click.ClickException(str(error)) from error
+    exercise, code = catalog.exercise(exercise_id), workspace.solution(exercise_id)
     click.secho(f"{exercise.id} {exercise.title}: a solution\n", bold=True)
-    click.echo(f"{code.strip()}\n")
+    click.echo(f"{code}\n")
     _show("Why it is right", exercise.why)
 
 
@@ -127,14 +120,18 @@ def solution(exercise_id: str) -> None:
 def reset(name: str, yes: bool) -> None:
     """Start a lesson or an exercise over.
 
-    `amp-lab reset 04` puts the whole page back, `amp-lab reset 4.1` only the cells of that exercise. Your
-    work is kept in work/backups.
+    `amp-lab reset 00` puts the whole page back, `amp-lab reset 0.1` only the cells of that exercise. Save
+    the page first: what is saved is kept in work/backups.
     """
     lesson = catalog.lesson_of(name) if "." in name else catalog.lesson(name)
-    what = f"exercise {name}" if "." in name else f"lesson {lesson.number}, {lesson.title}"
+    what = f"exercise {name}" if "." in name else f"lesson {lesson.number} ({lesson.title})"
     root = workspace.checkout()
-    if not yes and not _agreed(f"Start {what} over? Your copy is kept in {root / 'work' / 'backups'}"):
-        raise click.ClickException("nothing was changed")
+    if not yes and not _agreed(
+        f"Only what is saved can be kept: if JupyterLab has the page open, press Ctrl+S there first.\n"
+        f"Make {what} blank again, and keep what is there in {root / 'work' / 'backups'}?"
+    ):
+        click.echo("Nothing was changed.")
+        sys.exit(1)
     if "." in name:
         backup = workspace.reset_exercise(root, lesson.slug, name)
     else:
@@ -144,7 +141,7 @@ def reset(name: str, yes: bool) -> None:
         click.echo(f"There was no copy of lesson {lesson.number} yet; now there is: {page}")
         return
     click.echo(f"{what[0].upper()}{what[1:]} is blank again in {page}.\nYour work is kept in {backup}.")
-    click.echo("If JupyterLab has the page open: File, Reload Notebook from Disk.")
+    click.echo("If JupyterLab has the page open: File, Reload Notebook from Disk (Revert, if it asks).")
 
 
 def _agreed(question: str) -> bool:

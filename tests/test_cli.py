@@ -186,13 +186,13 @@ def page(root):
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("00", "Lesson 00, Title of 00_start_here,"), ("0", "Lesson 00"), ("0.1", "Exercise 0.1")],
+    [("00", "Lesson 00 (Title of 00_start_here)"), ("0", "Lesson 00"), ("0.1", "Exercise 0.1")],
 )
 def test_reset_says_where_the_work_is(root, page, name, what):
     before = page.read_bytes()
     done = run("reset", name, "--yes")
     assert done.exit_code == 0
-    assert done.output.startswith(what.removesuffix(","))
+    assert done.output.startswith(what)
     (backup,) = (root / "work" / "backups").iterdir()
     assert f"Your work is kept in {backup}.\n" in done.output
     assert backup.read_bytes() == before
@@ -203,7 +203,12 @@ def test_reset_says_where_the_work_is(root, page, name, what):
 def test_reset_asks(root, page, answer, status, monkeypatch):
     monkeypatch.setattr(cli, "_has_terminal", lambda: True)
     done = run("reset", "0.1", answer=answer)
-    assert f"Start exercise 0.1 over? Your copy is kept in {root / 'work' / 'backups'} [y/N]:" in done.output
+    assert "press Ctrl+S there first" in done.output
+    assert (
+        f"Make exercise 0.1 blank again, and keep what is there in {root / 'work' / 'backups'}?"
+        in done.output
+    )
+    assert ("Nothing was changed." in done.output) == (answer in ("n\n", "\n"))
     assert done.exit_code == status
     assert ("SystemExit" in page.read_text()) == bool(status)
     assert (root / "work" / "backups").exists() != bool(status)
@@ -248,7 +253,7 @@ def test_lab_copies_and_starts(root, started):
     assert f"--ServerApp.root_dir={work}" in arguments
     assert "--ServerApp.ip=127.0.0.1" in arguments
     assert f"--LabApp.default_url=/lab/tree/{PAGE}" in arguments
-    assert not [each for each in arguments if "token" in each or "password" in each or "port" in each]
+    assert not [each for each in arguments if "token" in each or "password" in each or ".port" in each]
     assert "--no-browser" not in arguments
     assert run("lab").output.startswith(f"Your pages are in {work}, as you left them.\n")
     (work / "03_loops.ipynb").unlink()

@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any, Literal
 
 AGAIN_S = 0.001
+_WITHOUT_US_S = 0.05  # the timer's own interval, for code so deep in recursion that our handler cannot run
 _SHORTEST_S = 1e-5  # setitimer takes 0 as "switch the timer off"
 
 
@@ -96,10 +97,10 @@ class Alarm:
         their_delay, their_interval = signal.setitimer(signal.ITIMER_REAL, 0)
         handler = signal.signal(signal.SIGALRM, self._on_alarm)
         self._deadline = start + seconds
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, _SHORTEST_S), AGAIN_S)
         self._ticking = True
+        self._ring_in(seconds)
         if self.why is not None:  # the stop button was quicker than we
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+            self._ring_in(AGAIN_S)
         try:
             yield
         finally:
@@ -113,19 +114,24 @@ class Alarm:
                 signal.setitimer(signal.ITIMER_REAL, max(left, _SHORTEST_S), their_interval)
 
     def _on_alarm(self, _signal: int, frame: FrameType | None) -> None:
-        left = self._deadline - time.perf_counter()
-        if self.why is None and left > 0:  # an alarm that the guarded code has set
-            signal.setitimer(signal.ITIMER_REAL, max(left, _SHORTEST_S), AGAIN_S)
-        elif self._in_guarded_code(frame):
+        # Time may be left: the guarded code can have set an alarm of its own.
+        left = self._deadline - time.perf_counter() if self.why is None else 0.0
+        self._ring_in(max(left, AGAIN_S))
+        if left <= 0 and self._in_guarded_code(frame):
             self.why = self.why or "timeout"
             raise Stop(self)
 
     def _on_interrupt(self, _signal: int, frame: FrameType | None) -> None:
         self.why = "interrupted"
-        if self._ticking:
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+        self._ring_in(AGAIN_S)
         if self._in_guarded_code(frame):
             raise Stop(self)
+
+    def _ring_in(self, seconds: float) -> None:
+        # Set anew each time: a timer that repeats by itself may ring while the system is still delivering its
+        # last signal, which then goes to another thread and can arrive here after the old handler is back.
+        if self._ticking:
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, _SHORTEST_S), _WITHOUT_US_S)
 
     def _swallowed(self, frame: FrameType | None) -> None:
         if not self._in_guarded_code(frame):

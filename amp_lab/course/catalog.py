@@ -52,16 +52,27 @@ COMMON_DIAGNOSES: Mapping[str, Diagnosis] = {
         "{call} changed its input: argument {name} was {want} before the call and {got} after it. The caller still "
         "needs it: work on a copy, and beware of `+=` and of methods that end in `_`."
     ),
+    "wrong-element": Diagnosis(
+        "{call} returned a tensor of the right dtype and shape, but {share} values are wrong. The worst{place} is "
+        "{got}; the right value is {want}."
+    ),
     "not-a-function": Diagnosis(
-        "`check` was given {got}, which is {kind}. It needs {want} itself, not what it returns: write its name without "
-        'parentheses, `check("{id}", {function})`.'
+        "`check` was given {got}, which is {kind}. It needs the function itself, not what it returns: write its name "
+        'without parentheses, `check("{id}", {function})`.'
     ),
     "wrong-value": Diagnosis("{call} returned {got}; the right answer is {want}."),
 }
 
 
-class UnknownExercise(LookupError):
-    """No exercise or lesson has this name; the message names the nearest ones."""
+class CourseError(Exception):
+    """What the course has to say to a learner; a notebook shows the message in place of a traceback."""
+
+    def _render_traceback_(self, *_: object) -> list[str]:
+        return [f"AMP Lab: {self}"]
+
+
+class UnknownExercise(CourseError, LookupError):
+    """No exercise, hint or lesson has this name; the message names the nearest ones."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,10 @@ def exercises() -> tuple[Exercise, ...]:
 def exercise(exercise_id: str) -> Exercise:
     """Return the exercise called `exercise_id`, such as `"4.1"`; raise `UnknownExercise` that suggests the nearest."""
     found = {each.id: each for each in exercises()}
+    if not isinstance(exercise_id, str):
+        raise UnknownExercise(
+            f'the id of an exercise comes first and in quotes, as in check("{next(iter(found))}", ...)'
+        )
     if exercise_id not in found:
         raise UnknownExercise(_no_such("exercise", exercise_id, found))
     return found[exercise_id]

@@ -6,61 +6,36 @@ learner's code through it, compares what comes back (see `expect`), and returns 
 
 from __future__ import annotations
 
-import copy
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
-import torch
-
-from amp_lab.course import catalog, source, workspace
-from amp_lab.course.catalog import Exercise
-from amp_lab.course.expect import Mistake, describe, kind
+from amp_lab.course import catalog, workspace
+from amp_lab.course.ask import Ask
+from amp_lab.course.catalog import Exercise, UnknownExercise
+from amp_lab.course.describe import describe, kind
+from amp_lab.course.expect import Mistake
 from amp_lab.course.guard import Contained, Guard
-from amp_lab.course.verdict import CheckFailed, Correct, NotAttempted, NotChecked, Raised, Verdict, Wrong
+from amp_lab.course.verdict import (
+    CheckFailed,
+    Correct,
+    NotAttempted,
+    NotChecked,
+    Note,
+    Raised,
+    Stopped,
+    Verdict,
+    Wrong,
+)
 
-Check = Callable[["Ask"], None]
+Check = Callable[[Ask], None]
 _CHECKS: dict[str, Check] = {}
 _HINTS_SHOWN: dict[str, int] = {}
+_LINES_SHOWN = 10  # of what a learner's code printed
 
 
 class NotHere(Exception):
     """Raised in a check: this machine cannot judge the answer; the message says what is missing."""
-
-
-class Ask:
-    """A learner's answer in the hands of a check: call it as you would call the answer itself.
-
-    Tensors, arrays and containers are passed as copies, and an answer that changes them is told so; with
-    `may_change=True` they are passed as they are, for contracts such as "add to `.grad`". `ask.call` is the last
-    call in words. Whatever the code does instead of returning is raised as `Contained`, which checks let pass.
-    """
-
-    def __init__(self, exercise: Exercise, answer: Callable[..., Any], guard: Guard) -> None:
-        self._exercise, self._answer, self._guard = exercise, answer, guard
-        self.call = f"`{exercise.function}`"
-
-    def __call__(self, *args: Any, may_change: bool = False, **kwargs: Any) -> Any:
-        """Call the answer and return what it returns."""
-        words = [*map(_argument, args), *(f"{name}={_argument(value)}" for name, value in kwargs.items())]
-        self.call = f"`{self._exercise.function}({', '.join(words)})`"
-        given: dict[Any, Any] = dict(enumerate(args, start=1)) | kwargs
-        own = given if may_change else {name: _own_copy(value) for name, value in given.items()}
-        positional = [own[number] for number in range(1, len(args) + 1)]
-        got = self._guard.call(self._answer, *positional, **{name: own[name] for name in kwargs})
-        for name, value in given.items():
-            if own[name] is not value and not _same(value, own[name]):
-                which = f"`{name}`" if name in kwargs else name
-                raise Mistake(
-                    "mutated-input", call=self.call, name=which, want=describe(value), got=describe(own[name])
-                )
-        return got
-
-    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call anything else that runs learner code (a method of their object, `list` on their generator)."""
-        return self._guard.call(function, *args, **kwargs)
 
 
 def checker(exercise_id: str) -> Callable[[Check], Check]:
@@ -86,22 +61,18 @@ def judge(exercise: Exercise, check: Check, answer: object, *, limit_s: float = 
     """Run one check on one answer; `limit_s` bounds the seconds spent in the learner's code, all calls together."""
     guard = Guard(limit_s)
     if not callable(answer):
-        observed = {"got": describe(answer), "kind": kind(answer), "want": f"`{exercise.function}`"}
-        return _wrong(
-            exercise, Mistake("not-a-function", id=exercise.id, function=exercise.function, **observed), ()
-        )
+        observed = {"got": describe(answer), "kind": kind(answer)}
+        mistake = Mistake("not-a-function", id=exercise.id, function=exercise.function, **observed)
+        return _wrong(exercise, mistake, guard)
     ask = Ask(exercise, answer, guard)
     try:
         check(ask)
     except Mistake as mistake:
-        return _wrong(exercise, mistake, _notes(guard))
+        return _wrong(exercise, mistake, guard)
     except NotHere as reason:
         return NotChecked(exercise, str(reason), notes=_notes(guard))
     except Contained as contained:
-        if isinstance(contained.error, NotImplementedError) and not contained.error.args:
-            return NotAttempted(exercise)
-        sentence = f"{contained.sentence} It was called as {ask.call}."
-        return Raised(exercise, sentence, notes=_notes(guard), fault=contained.fault)
+        return _not_finished(exercise, contained, ask, guard)
     return Correct(exercise, exercise.why, notes=_notes(guard))
 
 
@@ -125,11 +96,9 @@ def check(exercise_id: str, answer: object) -> None:
 
 def tell(verdict: Verdict) -> None:
     """Show a verdict, or raise it as `CheckFailed` if there is something left to do."""
-    if isinstance(verdict, (Correct, NotChecked)):
-        title, *rest = (part for part in (verdict.headline, verdict.sentence, *verdict.notes) if part)
-        _show("\n\n".join([f"**{'✓ ' if verdict.passed else ''}{title}**", *rest]))
-    else:
+    if not isinstance(verdict, (Correct, NotChecked)):
         raise CheckFailed(verdict) from None
+    _show(verdict.markdown)
 
 
 def hint(exercise_id: str, number: int | None = None) -> None:
@@ -138,8 +107,8 @@ def hint(exercise_id: str, number: int | None = None) -> None:
     last = len(exercise.hints)
     if number is None:
         number = min(_HINTS_SHOWN.get(exercise_id, 0) + 1, last)
-    if number not in range(1, last + 1):
-        raise ValueError(f"exercise {exercise_id} has hints 1 to {last}; there is no hint {number!r}")
+    if type(number) is not int or not 1 <= number <= last:
+        raise UnknownExercise(f"exercise {exercise_id} has hints 1 to {last}; there is no hint {number!r}")
     _HINTS_SHOWN[exercise_id] = number
     more = (
         f'`hint("{exercise_id}")` again shows the next.'
@@ -151,64 +120,49 @@ def hint(exercise_id: str, number: int | None = None) -> None:
 
 def solution(exercise_id: str) -> None:
     """Show the course's own solution of an exercise, and why it is right."""
-    exercise = catalog.exercise(exercise_id)
-    path = workspace.checkout() / "solutions" / f"{catalog.lesson_of(exercise_id).slug}.py"
-    code = source.solution_of(workspace.read_text(path), path, exercise_id)
-    _show(f"**A solution of exercise {exercise_id}.** {exercise.why}\n\n```python\n{code.strip()}\n```")
+    exercise, code = catalog.exercise(exercise_id), workspace.solution(exercise_id)
+    _show(f"**A solution of exercise {exercise_id}.** {exercise.why}\n\n```python\n{code}\n```")
 
 
 def _show(markdown: str) -> None:
     """Render Markdown in a notebook, print it anywhere else."""
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
-        from IPython.display import Markdown, display
+        from IPython.display import display
 
-        display(Markdown(markdown))  # type: ignore[no-untyped-call]
+        # Both forms: a terminal has no use for Markdown.
+        display({"text/plain": markdown, "text/markdown": markdown}, raw=True)  # type: ignore[no-untyped-call]
     else:
         print(markdown)
 
 
-def _wrong(exercise: Exercise, mistake: Mistake, notes: tuple[str, ...]) -> Wrong:
+def _wrong(exercise: Exercise, mistake: Mistake, guard: Guard) -> Wrong:
     sentence = exercise.diagnosis(mistake.diagnosis).sentence.format_map(mistake.observed)
-    return Wrong(exercise, sentence, notes=notes, diagnosis=mistake.diagnosis, observed=mistake.observed)
+    diagnosis, observed = mistake.diagnosis, mistake.observed
+    return Wrong(exercise, sentence, notes=_notes(guard), diagnosis=diagnosis, observed=observed)
 
 
-def _notes(guard: Guard) -> tuple[str, ...]:
+def _not_finished(exercise: Exercise, contained: Contained, ask: Ask, guard: Guard) -> Verdict:
+    error = contained.error
+    if isinstance(error, NotImplementedError) and not error.args and not ask.returned:
+        return NotAttempted(exercise, notes=_notes(guard))
+    sentence = f"{contained.sentence} It was called as {ask.call}."
+    outcome = Raised if contained.fault == "exception" else Stopped
+    return outcome(exercise, sentence, notes=_notes(guard), fault=contained.fault)
+
+
+def _notes(guard: Guard) -> tuple[Note, ...]:
     notes = []
     if guard.output:
-        dropped = f"\n(and {guard.output_dropped:,} more characters)" if guard.output_dropped else ""
-        notes.append(f"Your code printed:\n{guard.output.rstrip()}{dropped}")
+        lines = guard.output.splitlines(keepends=True)
+        shown = "".join(lines[:_LINES_SHOWN])
+        more = len(guard.output) - len(shown) + guard.output_dropped
+        dropped = f"\n(and {more:,} more characters)" if more else ""
+        notes.append(Note("Your code printed:", shown.rstrip() + dropped))
     if guard.leftover_threads:
         names = ", ".join(guard.leftover_threads)
-        notes.append(f"Your code left a thread running ({names}): end it with `join()` before you return.")
-    if not guard.time_limited:
-        notes.append(Guard.NO_LIMIT)
-    return tuple(notes)
-
-
-def _argument(value: Any) -> str:
-    return str(value) if isinstance(value, torch.dtype) else describe(value)
-
-
-def _own_copy(value: Any) -> Any:
-    return copy.deepcopy(value) if isinstance(value, (torch.Tensor, np.ndarray, list, dict, set)) else value
-
-
-def _same(before: Any, after: Any) -> bool:
-    if isinstance(before, torch.Tensor):
-        return (
-            before.dtype == after.dtype
-            and before.shape == after.shape
-            and torch.equal(_bits(before), _bits(after))
+        notes.append(
+            Note(f"Your code left a thread running ({names}): end it with `join()` before you return.")
         )
-    if isinstance(before, np.ndarray):
-        return np.array_equal(before, after, equal_nan=before.dtype.kind in "fc")
-    if isinstance(before, (list, tuple)):
-        return len(before) == len(after) and all(map(_same, before, after))
-    if isinstance(before, dict):
-        return before.keys() == after.keys() and all(_same(before[key], after[key]) for key in before)
-    return bool(before is after or before == after)
-
-
-def _bits(value: torch.Tensor) -> torch.Tensor:
-    # Compared as bytes, so that a NaN equals itself and -0.0 differs from 0.0.
-    return value.detach().to_dense().contiguous().reshape(-1).view(torch.uint8)
+    if not guard.time_limited:
+        notes.append(Note(Guard.NO_LIMIT))
+    return tuple(notes)

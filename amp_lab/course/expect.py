@@ -1,19 +1,40 @@
-"""What a check expects of an answer, and how a surprise becomes a sentence.
+"""What a check expects of an answer, and how a surprise becomes a mistake with a name.
 
-Exact dtype and shape come before values: nothing is broadcast or converted to make an answer look right.
+Exact type, dtype and shape come before values: nothing is broadcast or converted to make an answer look right. Types
+are compared with `type`, not with `isinstance`, which would believe what a learner's class says of itself.
 """
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-_LONGEST = 160  # characters that a value takes in a sentence
-_NUMBERS = 6  # how many of a tensor's numbers are shown
+from amp_lab.course.describe import NUMPY_INTEGERS, TENSORS, describe, exact, kind
+
+Misconceptions = Sequence[tuple[str, Callable[..., Any]]]
+
+_CALL_IT = "Is a pair of parentheses missing after its name?"
+_FLOAT = (
+    "A float came in on the way: `/` always makes one (`//` does not), and so does the product of no numbers at all "
+    "in NumPy and PyTorch."
+)
+_ADVICE: dict[type, str] = {
+    float: _FLOAT,
+    np.float64: _FLOAT,
+    np.float32: _FLOAT,
+    bool: "A comparison gives `True` or `False`, not a number.",
+    types.GeneratorType: "A function with `yield` in it returns a generator: write `return`.",
+    types.CoroutineType: "A function that begins with `async` returns a coroutine: write plain `def`.",
+    types.FunctionType: _CALL_IT,
+    types.BuiltinFunctionType: _CALL_IT,
+    types.MethodType: _CALL_IT,
+    torch.Tensor: "Reduce it to the one number that is asked for.",
+}
 
 
 class Mistake(Exception):
@@ -35,12 +56,17 @@ class Trial:
     want: Any
 
 
-def recognise(trials: Sequence[Trial], misconceptions: Sequence[tuple[str, Callable[..., Any]]]) -> None:
+def recognise(
+    trials: Sequence[Trial],
+    misconceptions: Misconceptions,
+    *,
+    otherwise: Callable[[Sequence[Trial]], None] = lambda trials: None,
+) -> None:
     """Raise `Mistake` unless every trial is right.
 
     A misconception is recognised by doing what somebody who has it would do: it is a pair of a diagnosis id and a
     function of the same arguments, and it is the one if it gives exactly what the learner's code gave in every trial.
-    If none does, the first wrong trial is shown as it is.
+    If none does, `otherwise` may raise what it can make of the trials; at last the first wrong one is shown as it is.
     """
     wrong = [trial for trial in trials if trial.got != trial.want]
     if not wrong:
@@ -49,42 +75,27 @@ def recognise(trials: Sequence[Trial], misconceptions: Sequence[tuple[str, Calla
     for diagnosis, answer in misconceptions:
         if all(trial.got == answer(*trial.args) for trial in trials):
             raise Mistake(diagnosis, **shown)
+    otherwise(trials)
     raise Mistake("wrong-value", **shown)
 
 
 def whole_number(call: str, got: Any, want: int) -> int:
-    """Return `got` as an int, or raise `Mistake` if it is anything but a whole number (a bool is none)."""
+    """Return `got` as an int, or raise `Mistake` if it is anything but a whole number of Python or NumPy."""
     if type(got) is int:
         return got
-    if isinstance(got, np.integer):
+    if type(got) in NUMPY_INTEGERS:
         return int(got)
-    advice = "Which step made it something else?"
-    if isinstance(got, (float, np.floating)):
-        advice = "Division with `/` always makes a float; `//` keeps whole numbers whole."
-    elif isinstance(got, torch.Tensor):
-        advice = "`.item()` takes the number out of a tensor that holds just one."
-    _not_none(call, got, describe(want))
-    raise Mistake(
-        "wrong-type",
-        call=call,
-        got=describe(got),
-        kind=kind(got),
-        want=f"a whole number (`int`), here {want}",
-        advice=advice,
-    )
+    _refuse_type(call, got, f"a whole number (`int`), here {want}")
 
 
 def tensor(call: str, got: Any, want: torch.Tensor, *, rtol: float = 0.0, atol: float = 0.0) -> None:
     """Raise `Mistake` unless `got` is a tensor with the dtype, shape, device and values of `want`.
 
     Floating-point values may differ by `atol + rtol * |want|`, compared in FP64; all others must be equal. NaN is right
-    only where `want` is NaN, infinity only where `want` is the same infinity.
+    only where `want` is NaN, infinity only where `want` is the same infinity; 0.0 and -0.0 are equal.
     """
-    wanted = f"a tensor of dtype `{want.dtype}`"
-    _not_none(call, got, wanted)
-    if not isinstance(got, torch.Tensor) or got.layout != want.layout:
-        advice = "Keep the computation in plain (dense) tensors to the end."
-        raise Mistake("wrong-type", call=call, got=describe(got), kind=kind(got), want=wanted, advice=advice)
+    if type(got) not in TENSORS or got.layout != want.layout or got.is_nested:
+        _refuse_type(call, got, f"a tensor of dtype `{want.dtype}`")
     for diagnosis, seen, right in (
         ("wrong-device", got.device.type, want.device.type),
         ("wrong-dtype", got.dtype, want.dtype),
@@ -92,59 +103,43 @@ def tensor(call: str, got: Any, want: torch.Tensor, *, rtol: float = 0.0, atol: 
     ):
         if seen != right:
             raise Mistake(diagnosis, call=call, got=seen, want=right)
-    shown = {"call": call, "got": describe(got), "want": describe(want)}
-    got, want = _widened(got), _widened(want)
-    if not torch.isfinite(got).all() and torch.isfinite(want).all():
-        raise Mistake("not-finite", **shown)
-    near = (
-        torch.allclose(got, want, rtol, atol, equal_nan=True)
-        if got.is_floating_point()
-        else torch.equal(got, want)
-    )
-    if not near:
-        raise Mistake("wrong-value", **shown)
+    wide_got, wide_want = _widened(got), _widened(want)
+    if not torch.isfinite(wide_got).all() and torch.isfinite(wide_want).all():
+        raise Mistake("not-finite", call=call, got=describe(got), want=describe(want))
+    if wide_got.is_floating_point():
+        near = torch.isclose(wide_got, wide_want, rtol, atol, equal_nan=True)
+    else:
+        near = wide_got == wide_want
+    if not near.all():
+        raise Mistake("wrong-element", call=call, **_worst(got.detach(), want, wide_got - wide_want, near))
 
 
-def describe(value: Any) -> str:
-    """Return a value in a few words for a sentence; never fails, whatever the learner's object does."""
-    try:
-        if isinstance(value, torch.Tensor):
-            return _describe_tensor(value.detach())
-        text = repr(value) if not isinstance(value, torch.Size) else repr(tuple(value))
-    except Exception:
-        return f"an object whose `repr` fails ({kind(value)})"
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+def _worst(
+    got: torch.Tensor, want: torch.Tensor, difference: torch.Tensor, near: torch.Tensor
+) -> dict[str, object]:
+    """Say where a tensor is most wrong: two tensors that differ in their last bit look alike in short."""
+    size = difference.abs().double().nan_to_num(nan=torch.inf).masked_fill(near, -1.0)
+    flat = int(size.argmax())
+    index = tuple(int(number) for number in torch.unravel_index(torch.tensor(flat), want.shape))
+    return {
+        "got": exact(got.flatten()[flat]),
+        "want": exact(want.flatten()[flat]),
+        "place": f" at index {index}" if index else "",
+        "share": f"{int((~near).sum())} of {near.numel()}",
+    }
 
 
-def kind(value: Any) -> str:
-    """Return the type of a value with its article: `a tensor`, `an int`, `NoneType`."""
-    if isinstance(value, torch.Tensor):
-        return "a tensor" if value.layout is torch.strided else "a sparse tensor"
-    name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} `{name}`"
-
-
-def _describe_tensor(value: torch.Tensor) -> str:
-    shape = f"shape {tuple(value.shape)}"
-    if value.layout is not torch.strided or value.is_meta or value.numel() == 0:
-        return f"{kind(value)} of {shape}, {value.dtype}"
-    numbers = value.flatten()[:_NUMBERS].tolist()
-    if value.numel() <= _NUMBERS and value.dim() <= 1:
-        inside = ", ".join(map(_short, numbers))
-        return f"tensor({f'[{inside}]' if value.dim() else inside}, dtype={value.dtype})"
-    dots = ", …" if value.numel() > _NUMBERS else ""
-    return f"a tensor of {shape}, {value.dtype}, with the values {', '.join(map(_short, numbers))}{dots}"
-
-
-def _short(number: Any) -> str:
-    return f"{number:.6g}" if isinstance(number, float) else str(number)
+def _refuse_type(call: str, got: Any, want: str) -> NoReturn:
+    if got is None:
+        raise Mistake("returned-none", call=call, got=None, want=want)
+    advice = _ADVICE.get(type(got), "Which step made it something else?")
+    if type(got) in TENSORS and got.layout is torch.strided and got.numel() == 1:
+        advice = "`.item()` takes the number out of a tensor that holds just one."
+    if type(got) is types.CoroutineType:
+        got.close()  # it will never be awaited, and Python would complain of that in the middle of the page
+    raise Mistake("wrong-type", call=call, got=describe(got), kind=kind(got), want=want, advice=advice)
 
 
 def _widened(value: torch.Tensor) -> torch.Tensor:
-    plain = value.detach().as_subclass(torch.Tensor)
-    return plain.double() if plain.is_floating_point() else plain
-
-
-def _not_none(call: str, got: Any, want: str) -> None:
-    if got is None:
-        raise Mistake("returned-none", call=call, got=None, want=want)
+    value = value.detach()
+    return value.double() if value.is_floating_point() else value

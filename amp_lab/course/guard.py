@@ -188,7 +188,8 @@ def _where(error: BaseException | None) -> str:
     place = None
     trace = error.__traceback__ if error is not None else None
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_NOT_THEIRS):
+        # A few instructions that Python adds by itself belong to no line.
+        if trace.tb_lineno is not None and not trace.tb_frame.f_code.co_filename.startswith(_NOT_THEIRS):
             place = trace
         trace = trace.tb_next
     if place is None:

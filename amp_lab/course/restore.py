@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
+_REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 _SIGNALS = tuple(
     int(getattr(signal, name))
     for name in ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGPIPE")
@@ -109,6 +110,15 @@ def _set_folder(path: str | None) -> None:
             os.chdir(path)
 
 
+def _flushes_denormals() -> bool:
+    # PyTorch sets this and does not tell it: a subnormal number of FP32 shows what holds.
+    return not torch.full((1,), 1e-40).mul_(1.0).any()
+
+
+def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    return (lambda: getattr(owner, name)), (lambda value: setattr(owner, name, value))
+
+
 # How to read a setting, and how to write it back; written only if it has changed.
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (_default_device, _set_default_device),
@@ -128,6 +138,10 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
         lambda state: torch.set_anomaly_enabled(*state),
     ),
     (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (_flushes_denormals, torch.set_flush_denormal),
+    *(_attribute(torch.backends.cuda.matmul, name) for name in _REDUCED_PRECISION),
+    *(_attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (np.geterr, lambda state: np.seterr(**state)),
     (_folder, _set_folder),

@@ -22,8 +22,10 @@ def command(folder: Path, page: str, more: Sequence[str] = ()) -> list[str]:
         f"--ServerApp.root_dir={folder}",
         "--ServerApp.ip=127.0.0.1",
         f"--LabApp.default_url=/lab/tree/{page}",
-        # What is left to read is the address, and warnings.
-        "--Application.log_level=WARN",
+        # What is left to read is the address, and what went wrong.
+        "--Application.log_level=ERROR",
+        # What the page and its kernel say to each other is encrypted, where the installed Jupyter can do it.
+        "--KernelManager.transport_encryption=auto",
         # Ctrl+C stops the server at once; it would ask first, and go on if the answer takes five seconds.
         "--ServerApp.answer_yes=True",
         # Jupyter refuses root without it; in a container there is often no other user.

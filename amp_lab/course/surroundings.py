@@ -40,7 +40,10 @@ class Refused(BaseException):
 
 
 class Output(io.TextIOBase):
-    """Stands in for stdout and stderr: keeps the first characters and counts the rest."""
+    """Stands in for stdout and stderr: keeps the first characters and counts the rest.
+
+    Whoever keeps hold of it longer than the call lasts, as a log handler does, goes on to write to the real stderr.
+    """
 
     encoding = "utf-8"
 
@@ -48,11 +51,14 @@ class Output(io.TextIOBase):
         self._room = limit
         self.kept = ""
         self.dropped = 0
+        self.listening = False
 
     def write(self, text: str) -> int:
         """Take a text of any length, keep what there is room for."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if not self.listening:
+            return sys.stderr.write(text)
         part = text[: self._room]
         if part:
             self.kept += part
@@ -121,8 +127,10 @@ def surroundings(output: Output, threads: Collection[threading.Thread]) -> Itera
     try:
         for owner, name, value in patches:
             setattr(owner, name, value)
+        output.listening = True
         yield
     finally:
+        output.listening = False
         for owner, name, value in before:
             setattr(owner, name, value)
 

@@ -6,27 +6,34 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from amp_lab.course.catalog import Exercise
+from amp_lab.course.catalog import CourseError, Exercise
 
 _WIDTH = 96
 _CODE = re.compile(r"`([^`]+)`")
 _TIED = "\N{NO-BREAK SPACE}"
-_BOLD, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[31;1m", "\x1b[33;1m", "\x1b[0m"
+# Bold and no colour: the box that JupyterLab puts around an error is red itself, dark red in the dark theme.
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+class Note(NamedTuple):
+    """Something worth knowing beside the verdict; `printed` is output of the learner's code, shown as it is."""
+
+    sentence: str
+    printed: str = ""
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The outcome of grading one answer.
 
-    `sentence` says what was seen, in words for the learner, with code between backticks. `notes` hold what is worth
-    knowing beside it: what the code printed, a thread that it left running.
+    `sentence` says what was seen, in words for the learner, with code between backticks.
     """
 
     exercise: Exercise
     sentence: str = ""
-    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    notes: tuple[Note, ...] = field(default=(), kw_only=True)
 
     passed: ClassVar[bool] = False
     outcome: ClassVar[str]
@@ -44,8 +51,17 @@ class Verdict:
     @property
     def text(self) -> str:
         """The whole message as plain text."""
-        parts = (self.headline, self.sentence, *self.notes, self.advice)
+        parts = (self.headline, self.sentence, *(part for note in self.notes for part in note), self.advice)
         return "\n".join(part for part in parts if part)
+
+    @property
+    def markdown(self) -> str:
+        """The message for a notebook's page; what the code printed is fenced, as it may look like Markdown."""
+        parts = [f"**{'✓ ' if self.passed else ''}{self.headline}**", self.sentence]
+        for note in self.notes:
+            fence = "`" * max(3, 1 + max(map(len, re.findall("`+", note.printed)), default=0))
+            parts += [note.sentence, f"{fence}text\n{note.printed}\n{fence}" if note.printed else ""]
+        return "\n\n".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -75,16 +91,28 @@ class Wrong(Verdict):
 
 @dataclass(frozen=True)
 class Raised(Verdict):
-    """The learner's code did not come to an end of its own: `fault` says how (see `guard.Contained`)."""
+    """The learner's code raised an error instead of returning: `fault` says how (see `guard.Contained`)."""
 
     fault: str = field(kw_only=True)
 
-    outcome: ClassVar[str] = "your code did not finish"
+    outcome: ClassVar[str] = "your code raised an error"
 
     @property
     def advice(self) -> str:
         """An error is no riddle: point at the code first, at the hint second."""
         return f'Correct that line, run its cell again, then this one. For a hint, run `hint("{self.exercise.id}")`.'
+
+
+@dataclass(frozen=True)
+class Stopped(Raised):
+    """The guard ended the learner's code, or the learner did."""
+
+    outcome: ClassVar[str] = "your code was stopped"
+
+    @property
+    def advice(self) -> str:
+        """Nothing needs correction after the stop button."""
+        return "" if self.fault == "interrupted" else super().advice
 
 
 @dataclass(frozen=True)
@@ -109,23 +137,19 @@ class NotChecked(Verdict):
     outcome: ClassVar[str] = "NOT CHECKED on this machine"
 
 
-class CheckFailed(Exception):
-    """Raised by `check` when an answer is wrong, raised an error or is still the stub.
-
-    A notebook shows the message in place of a traceback; nbval sees a failed cell.
-    """
+class CheckFailed(CourseError):
+    """Raised by `check` when an answer is wrong, raised an error or is still the stub; nbval sees a failed cell."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.text)
         self.verdict = verdict
 
     def _render_traceback_(self, *_: object) -> list[str]:
-        """Give IPython the lines to show: a coloured headline, then the message wrapped to a readable width."""
+        """Give IPython the lines to show: a bold headline, then the message wrapped to a readable width."""
         verdict = self.verdict
-        colour = _YELLOW if isinstance(verdict, NotAttempted) else _RED
-        lines = [f"{colour}{verdict.headline}{_PLAIN}", *_wrapped(verdict.sentence)]
-        for note in verdict.notes:  # holds what the code printed: every line stays as it is
-            lines += note.splitlines()
+        lines = [f"{_BOLD}{verdict.headline}{_PLAIN}", *_wrapped(verdict.sentence)]
+        for note in verdict.notes:
+            lines += [*_wrapped(note.sentence), *note.printed.splitlines()]
         return [*lines, *_wrapped(verdict.advice)]
 
 

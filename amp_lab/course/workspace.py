@@ -21,6 +21,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from amp_lab.course import catalog, source
+from amp_lab.course.catalog import CourseError
 from amp_lab.course.cells import NotANotebook, dump, parse, put_back
 
 PARTS_OF_A_CHECKOUT = ("notebooks", "solutions", "pyproject.toml")
@@ -35,7 +37,7 @@ _ADVICE = {
 }
 
 
-class WorkspaceError(Exception):
+class WorkspaceError(CourseError):
     """The workspace cannot be used as asked; the message says why, and what to do, in one line."""
 
 
@@ -71,6 +73,15 @@ def read_text(path: Path) -> str:
     """Return the text of one of the course's files; raises WorkspaceError."""
     with _in_one_line(f"cannot read {path}"):
         return path.read_text(encoding="utf-8", errors="replace")
+
+
+def solution(exercise_id: str) -> str:
+    """Return the code of the course's own solution of an exercise; raises WorkspaceError."""
+    path = checkout() / "solutions" / f"{catalog.lesson_of(exercise_id).slug}.py"
+    try:
+        return source.solution_of(read_text(path), path, exercise_id).strip()
+    except (source.SourceError, LookupError) as error:
+        raise WorkspaceError(f"{path} is not the course's file ({error}): get the checkout again") from None
 
 
 def copy_blanks(root: Path) -> Copies:

@@ -7,7 +7,7 @@ from amp_lab.device.support import FormatSupport, Kind
 
 # What each kind of support means: (place, format, kind), "*" for any. Blanks are filled by `_values`.
 _MEANINGS: dict[tuple[str, str, Kind], str] = {
-    ("*", "FP32", "native"): "The base: every gain in speed or memory is counted against it.{shortened}",
+    ("*", "FP32", "native"): "The usual format; the others are compared with it.{shortened}",
     ("nvidia", "TF32", "tensor cores"): (
         "FP32 products whose inputs are first rounded to 10 fraction bits. Now {matmul} for matrix products "
         "and {conv} for cuDNN convolutions: know both before you call a measurement FP32."
@@ -62,23 +62,24 @@ _MEANINGS: dict[tuple[str, str, Kind], str] = {
     ),
     ("amd", "TF32", "unknown"): "This report knows TF32 and its switches on NVIDIA GPUs only.",
     ("amd", "*", "unknown"): "The AMD chip {chip} is not in the table behind this report.",
-    ("apple", "TF32", "none"): "The TF32 switches of cuBLAS and cuDNN change nothing on an Apple GPU.",
+    ("apple", "TF32", "none"): "A format of NVIDIA GPUs: the switches for it change nothing on an Apple GPU.",
     ("apple", "FP16", "vector units"): "Metal computes with 16-bit half; how much faster than FP32: measure.",
     ("apple", "BF16", "unknown"): (
         "torch.autocast {takes_bf16} bfloat16 here; how this chip computes with it is not known: measure."
     ),
     ("apple", "FP8", "storage only"): "FP8 tensors can be kept on this GPU; fast arithmetic is not known.",
     ("apple", "FP8", "none"): "PyTorch refuses FP8 tensors on this GPU.",
-    ("cpu", "TF32", "none"): "The TF32 switches of cuBLAS and cuDNN change nothing on a CPU.",
+    ("cpu", "TF32", "none"): "A format of NVIDIA GPUs: the switches for it change nothing on a CPU.",
     ("cpu", "TF32", "unknown"): (
         "On CPUs with AMX-FP16 PyTorch can shorten FP32 products to TF32, if "
         "torch.backends.mkldnn.matmul.fp32_precision asks for it; whether that helps here: measure."
     ),
     ("cpu", "*", "matrix units"): (
-        "AMX tiles multiply {name} and add in FP32: large matrix products can be faster than in FP32."
+        "The CPU has units (AMX) that multiply matrices of {name} and add in FP32: large products can be "
+        "faster than in FP32."
     ),
     ("cpu", "*", "vector units"): (
-        "The CPU has vector instructions for {name}; whether PyTorch's products beat FP32 here: measure."
+        "The CPU computes with {name} directly; measure before you expect it to be faster than FP32."
     ),
     ("cpu", "*", "emulated"): (
         "PyTorch converts {name} to FP32 and back: right results, usually slower than FP32."
@@ -91,8 +92,8 @@ _MEANINGS: dict[tuple[str, str, Kind], str] = {
         "Right results; whether this CPU computes with {name} directly could not be found out: measure."
     ),
     ("cpu", "FP8", "emulated"): (
-        "Matrix products run (@, torch._scaled_mm), + and sum refuse FP8 tensors; this report knows of no "
-        "FP8 hardware in CPUs."
+        "FP8 tensors can be kept and multiplied as matrices, not added; this report knows of no CPU that "
+        "computes with FP8 directly."
     ),
 }
 

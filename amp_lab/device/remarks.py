@@ -70,16 +70,16 @@ def _tensor_core_speed(facts: DeviceFacts, formats: tuple[FormatSupport, ...]) -
     else:
         why = f"{gpu.name}'s Tensor Cores (compute capability {gpu.capability_text}) are for other formats"
     if missing:
-        yield f"Tensor Core speed in {', '.join(missing)}: {why}."
+        yield f"The speed of Tensor Cores (units for matrix products) in {', '.join(missing)}: {why}."
 
 
 def _cuda_only(facts: DeviceFacts) -> Iterator[str]:
     gpu, here = facts.gpu, f"this device is {facts.device}"
     if gpu is None or gpu.vendor == "apple":
-        yield f"CUDA memory numbers: {here}, and torch.cuda counts the memory of CUDA devices."
-        yield f"Finding host synchronisations: {here}, and torch.cuda.set_sync_debug_mode watches CUDA."
-        yield f"NCCL: {here}, and NCCL connects CUDA devices; gloo takes its place."
+        yield f"How much GPU memory is used: {here}, and torch.cuda counts the memory of CUDA devices."
+        yield f"Where a program waits for the GPU: {here}, and torch.cuda.set_sync_debug_mode watches CUDA."
+        yield f"Several GPUs at work over NCCL: {here}; the same scripts run on CPUs, over gloo."
     elif not facts.torch.nccl:
-        yield "NCCL: this PyTorch was built without it."
+        yield "Several GPUs at work over NCCL: this PyTorch was built without it."
     elif gpu.count == 1:
-        yield "NCCL between GPUs: there is one GPU here."
+        yield "Several GPUs at work over NCCL: there is one GPU here."

@@ -36,7 +36,7 @@ def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
     for (name, loss), style in zip(losses.items(), _STYLES, strict=False):
         axes.plot(loss, label=f"{name}: ends at {loss[-1]:.3f}", **style)
-    axes.set(yscale="log", xlabel="training step", ylabel="training loss (cross-entropy, nats)", title=title)
+    axes.set(yscale="log", xlabel="training step", ylabel="training loss (cross-entropy)", title=title)
     _plain_log_labels(axes)
     axes.legend(frameon=False, loc="upper right")
     return figure

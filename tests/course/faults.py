@@ -229,6 +229,19 @@ def learner(*args, **kwargs):
         "recursion",
         ("called itself", "line 2, in learner: `return learner(*args, **kwargs)`"),
     ),
+    "sleep where recursion ends": Fault(
+        """\
+import time
+
+def learner(*args, **kwargs):
+    try:
+        learner()
+    except RecursionError:
+        time.sleep(1000)
+""",
+        "timeout",
+        (_STILL,),
+    ),
     "KeyboardInterrupt": Fault(
         """\
 def learner(*args, **kwargs):

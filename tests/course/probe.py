@@ -3,8 +3,9 @@
 import torch
 
 from amp_lab.course import expect
+from amp_lab.course.ask import Ask
 from amp_lab.course.catalog import Diagnosis, Exercise
-from amp_lab.course.exercise import Ask
+from amp_lab.course.describe import describe
 
 DOUBLE = Exercise(
     id="99.1",
@@ -24,7 +25,7 @@ def check_double(ask: Ask) -> None:
     x = torch.tensor([1.0, 3.0, -0.5], dtype=torch.float16)
     got = ask(x)
     if isinstance(got, torch.Tensor) and got.shape == x.shape and torch.equal(got, x * x):
-        raise expect.Mistake("squares", call=ask.call, got=expect.describe(got), want=expect.describe(2 * x))
+        raise expect.Mistake("squares", call=ask.call, got=describe(got), want=describe(2 * x))
     expect.tensor(ask.call, got, 2 * x)
 
 
@@ -45,7 +46,11 @@ MISTAKES = {
     "NaN": ("def learner(x):\n    return 2 * x * float('nan')", "not-finite", "nan"),
     "infinity": ("def learner(x):\n    return x * 60000 * 60000", "not-finite", "inf"),
     "wrong type": ("def learner(x):\n    return [2.0, 6.0, -1.0]", "wrong-type", "a `list`"),
-    "wrong value": ("def learner(x):\n    return 2 * x + 1", "wrong-value", "the right answer is"),
+    "wrong value": (
+        "def learner(x):\n    return 2 * x + 1",
+        "wrong-element",
+        "3 of 3 values are wrong. The worst at index (0,) is 3.0; the right value is 2.0",
+    ),
     "misconception": ("def learner(x):\n    return x * x", "squares", "the square"),
     "mutated input": (
         "def learner(x):\n    x *= 2\n    return x",

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from amp_lab.course import catalog, exercise
-from amp_lab.course.exercise import Ask, NotHere, grade, judge, tell
-from amp_lab.course.verdict import CheckFailed, Correct, NotAttempted, NotChecked, Raised, Wrong
+from amp_lab.course.ask import Ask
+from amp_lab.course.exercise import NotHere, grade, judge, tell
+from amp_lab.course.expect import whole_number
+from amp_lab.course.verdict import CheckFailed, Correct, NotAttempted, NotChecked, Raised, Stopped, Wrong
 from tests.course.probe import DOUBLE, MISTAKES, check_double
 
 
@@ -89,6 +91,13 @@ def test_unknown_exercise_is_named_with_its_neighbours(name: str) -> None:
         grade(name, doubled)
 
 
+@pytest.mark.parametrize("call", [exercise.check, exercise.grade])
+def test_an_id_without_quotes_is_told_so(call: Any) -> None:
+    with pytest.raises(catalog.UnknownExercise, match=r'in quotes, as in check\("0\.1"') as caught:
+        call(0.1, doubled)
+    assert caught.value._render_traceback_() == [f"AMP Lab: {caught.value}"]
+
+
 def test_check_raises_what_a_notebook_shows() -> None:
     with pytest.raises(CheckFailed) as caught:
         exercise.check("0.1", lambda shape, dtype: None)
@@ -118,8 +127,8 @@ def test_prints_and_threads_are_reported_beside_the_verdict() -> None:
     finally:
         stop.set()
     assert isinstance(verdict, Correct)
-    assert any("x  is torch.float16" in note for note in verdict.notes)
-    assert any("forgotten" in note for note in verdict.notes)
+    assert ("Your code printed:", "x  is torch.float16") in verdict.notes
+    assert any("forgotten" in note.sentence for note in verdict.notes)
 
 
 def test_all_calls_of_a_check_share_one_time_limit() -> None:
@@ -196,9 +205,9 @@ def test_hints_go_on_and_solution_shows_the_code(
     assert "SOLUTION" not in text
 
 
-@pytest.mark.parametrize("number", [0, 4, -1, "2"])
+@pytest.mark.parametrize("number", [0, 4, -1, "2", 1.0, True])
 def test_hint_that_does_not_exist(number: Any) -> None:
-    with pytest.raises(ValueError, match="hints 1 to 3"):
+    with pytest.raises(catalog.UnknownExercise, match="hints 1 to 3"):
         exercise.hint("0.1", number)
 
 
@@ -206,3 +215,110 @@ def test_an_exercise_has_one_check() -> None:
     exercise.check_of("0.1")
     with pytest.raises(ValueError, match=r"0\.1 has a check already"):
         exercise.checker("0.1")(check_double)
+
+
+@pytest.mark.parametrize("exercise_id", [0.1, ["0.1"], {}, None, doubled])
+@pytest.mark.parametrize(
+    "call", [grade, lambda name, _: exercise.hint(name), lambda name, _: exercise.solution(name)]
+)
+def test_whatever_is_no_id_gets_one_sentence(call: Any, exercise_id: Any) -> None:
+    with pytest.raises(catalog.UnknownExercise, match="comes first and in quotes"):
+        call(exercise_id, "0.1")
+
+
+def test_printed_text_is_shown_as_it_is_and_not_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    def learner(x: torch.Tensor) -> torch.Tensor:
+        print("# no heading\n```\n*plain*")
+        return x + x
+
+    tell(judge(DOUBLE, check_double, learner))
+    assert "````text\n# no heading\n```\n*plain*\n````" in capsys.readouterr().out
+
+
+def test_of_long_output_the_first_lines_are_shown() -> None:
+    def learner(x: torch.Tensor) -> torch.Tensor:
+        for number in range(1000):
+            print(number)
+        return x + x
+
+    (note,) = judge(DOUBLE, check_double, learner).notes
+    assert note.printed == "\n".join(map(str, range(10))) + "\n(and 3,870 more characters)"
+
+
+def _square_check(ask: Ask) -> None:
+    cases = [(2,), (3,), (4,)]
+    ask.compare(cases, lambda n: n * n, (("squares", lambda n: 2 * n),), read=whole_number)
+
+
+def test_a_wrong_answer_is_told_before_a_later_failure() -> None:
+    def learner(n: int) -> int | None:
+        return 2 * n if n < 4 else None
+
+    verdict = judge(DOUBLE, _square_check, learner)
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "squares"
+    assert "`learner(3)` returned 6" in verdict.sentence
+
+
+def test_a_failure_is_told_when_all_before_it_was_right() -> None:
+    verdict = judge(DOUBLE, _square_check, lambda n: n * n if n < 4 else None)
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "returned-none"
+    verdict = judge(DOUBLE, _square_check, lambda n: n * n if n < 4 else n / 0)
+    assert isinstance(verdict, Raised)
+
+
+def test_a_stub_that_some_calls_reach_was_attempted() -> None:
+    def learner(n: int) -> int:
+        if n < 4:
+            return n * n
+        raise NotImplementedError
+
+    assert isinstance(judge(DOUBLE, _square_check, learner), Raised)
+
+
+class Endless:
+    def __repr__(self) -> str:
+        while True:
+            pass
+
+    __eq__ = __int__ = __index__ = __len__ = __repr__  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+    __class__ = property(__repr__)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: {"a": x}])
+def test_no_code_of_a_learners_object_runs_outside_the_guard(wrap: Any) -> None:
+    verdict = grade("0.1", lambda shape, dtype: wrap(Endless()))
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "wrong-type"
+    assert "Endless" in verdict.sentence or "list" in verdict.sentence or "dict" in verdict.sentence
+
+
+def test_stop_button_asks_for_no_correction() -> None:
+    def learner(x: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    verdict = judge(DOUBLE, check_double, learner)
+    assert isinstance(verdict, Stopped)
+    assert verdict.advice == ""
+
+
+def test_every_dtype_of_exercise_01_is_asked_for() -> None:
+    seen = set()
+
+    def learner(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        assert type(shape) is tuple
+        seen.add(dtype)
+        return torch.empty(shape, dtype=dtype, device="meta").nbytes
+
+    assert isinstance(grade("0.1", learner), Correct)
+    assert len({dtype.itemsize for dtype in seen}) == 5
+    assert {
+        torch.complex64,
+        torch.complex128,
+        torch.bool,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.int16,
+    } <= seen

@@ -100,6 +100,14 @@ def test_a_call_that_does_not_fit_is_told_without_a_line() -> None:
     assert "(line " not in caught.sentence
 
 
+def test_an_instruction_without_a_line_is_told_without_one() -> None:
+    def learner() -> None:
+        raise ValueError("no line")
+
+    learner.__code__ = learner.__code__.replace(co_linetable=b"")
+    assert contained(learner).sentence == "Your code raised ValueError: no line."
+
+
 def test_a_line_in_a_comprehension_carries_the_name_of_its_function() -> None:
     source = "def learner():\n    return sum(1 / x for x in [0])\n"
     assert "(line 2, in learner: `return" in contained(learner_of(source, "comprehension")).sentence
@@ -227,6 +235,13 @@ def test_an_alarm_that_the_code_sets_is_no_time_out() -> None:
             pass
 
     assert contained(rings_and_loops, limit_s=0.2).fault == "timeout"
+
+
+def test_an_alarm_that_the_code_sets_does_not_outlive_the_call() -> None:
+    """It would end the process: that is what the system does on SIGALRM."""
+    for _ in range(200):
+        Guard(PLENTY_S).call(signal.setitimer, signal.ITIMER_REAL, 1e-5)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_only_what_runs_above_the_guard_is_stopped() -> None:

@@ -93,7 +93,11 @@ class TestNvidia:
     def test_little_is_skipped_on_a_recent_gpu(self, report) -> None:
         if torch.cuda.get_device_capability() < (8, 9) or not torch.distributed.is_nccl_available():
             pytest.skip(f"{report.name} or this PyTorch lacks parts of the course")
-        expected = () if torch.cuda.device_count() > 1 else ("NCCL between GPUs: there is one GPU here.",)
+        expected = (
+            ()
+            if torch.cuda.device_count() > 1
+            else ("Several GPUs at work over NCCL: there is one GPU here.",)
+        )
         assert report.not_run_here() == expected
 
 

@@ -51,19 +51,23 @@ def test_mps_and_rocm_builds_without_their_gpu() -> None:
 
 
 def test_an_h200_skips_only_what_needs_a_second_gpu() -> None:
-    assert report(facts(nvidia())).not_run_here() == ("NCCL between GPUs: there is one GPU here.",)
+    assert report(facts(nvidia())).not_run_here() == (
+        "Several GPUs at work over NCCL: there is one GPU here.",
+    )
     assert report(facts(nvidia(count=2))).not_run_here() == ()
 
 
 def test_a_t4_names_the_formats_its_tensor_cores_do_not_take() -> None:
     first, *_ = report(facts(nvidia("Tesla T4", (7, 5)))).not_run_here()
     why = "Tesla T4's Tensor Cores (compute capability 7.5) are for other formats."
-    assert first == f"Tensor Core speed in TF32, BF16, FP8: {why}"
+    assert first == f"The speed of Tensor Cores (units for matrix products) in TF32, BF16, FP8: {why}"
 
 
 def test_gpus_without_tensor_cores_say_so() -> None:
     pascal, *_ = report(facts(nvidia("NVIDIA GeForce GTX 1080", (6, 1)))).not_run_here()
-    assert pascal.startswith("Tensor Core speed in TF32, FP16, BF16, FP8: ")
+    assert pascal.startswith(
+        "The speed of Tensor Cores (units for matrix products) in TF32, FP16, BF16, FP8: "
+    )
     assert pascal.endswith("(compute capability 6.1) has no Tensor Cores.")
     amd, *_ = report(
         facts(GpuFacts("amd", "AMD Instinct MI210", 2**36, architecture="gfx90a"))
@@ -80,10 +84,10 @@ def test_machines_without_cuda_name_every_part(gpu: GpuFacts | None) -> None:
     skipped = report(facts(gpu)).not_run_here()
     topics = [text.partition(":")[0] for text in skipped]
     assert topics == [
-        "Tensor Core speed in TF32, FP16, BF16, FP8",
-        "CUDA memory numbers",
-        "Finding host synchronisations",
-        "NCCL",
+        "The speed of Tensor Cores (units for matrix products) in TF32, FP16, BF16, FP8",
+        "How much GPU memory is used",
+        "Where a program waits for the GPU",
+        "Several GPUs at work over NCCL",
     ]
     assert all(text.endswith(".") for text in skipped)
 
@@ -91,5 +95,5 @@ def test_machines_without_cuda_name_every_part(gpu: GpuFacts | None) -> None:
 def test_cuda_without_nccl() -> None:
     without = replace(facts().torch, nccl=False)
     assert report(facts(nvidia(count=2), torch=without)).not_run_here() == (
-        "NCCL: this PyTorch was built without it.",
+        "Several GPUs at work over NCCL: this PyTorch was built without it.",
     )

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import math
 import random
+import sys
+from collections.abc import Sequence
 
 import torch
 
 from amp_lab.course import expect
-from amp_lab.course.exercise import Ask, checker
-from amp_lab.course.expect import Trial
+from amp_lab.course.ask import Ask
+from amp_lab.course.exercise import checker
+from amp_lab.course.expect import Mistake, Trial
 
 Shape = tuple[int, ...]
 
-_DTYPES = (
-    torch.float16,
-    torch.float32,
-    torch.bfloat16,
-    torch.float64,
-    torch.int64,
-    torch.bool,
-    torch.complex64,
-    torch.float8_e4m3fn,
-)
-# Plain shapes first, so that a slip is shown on one of them; then the corners.
+# Plain shapes first, so that a slip is shown on one of them; then the corners. The largest has more elements than FP32
+# counts exactly, and still fits into any machine: to make the tensor and measure it is a right answer, too.
 _FIXED: tuple[tuple[Shape, torch.dtype], ...] = (
     ((2, 3), torch.float16),
     ((4, 5, 7), torch.float32),
     ((11,), torch.bfloat16),
     ((2, 3, 5, 7), torch.float64),
-    ((3, 1), torch.float8_e4m3fn),
     ((), torch.float32),
     ((), torch.float16),
     ((0, 3), torch.float16),
-    ((65536, 65536), torch.float32),
+    ((4097, 4099), torch.uint8),
+)
+_DTYPES = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool),
+    *(torch.complex64, torch.complex128),
 )
 
 
@@ -51,22 +49,31 @@ _MISCONCEPTIONS = (
     ("forgets-dimension", lambda shape, dtype: _bytes(shape[:1], dtype)),
     ("forgets-dimension", lambda shape, dtype: _bytes(shape[-1:], dtype)),
     ("forgets-dimension", lambda shape, dtype: _bytes(shape[:2], dtype)),
+    ("forgets-dimension", lambda shape, dtype: _bytes(shape[-2:], dtype)),
+    ("counts-dimensions", lambda shape, dtype: len(shape) * dtype.itemsize),
+    ("stays-zero", lambda shape, dtype: 0),
+    ("python-object", lambda shape, dtype: sys.getsizeof(torch.empty(shape, dtype=dtype, device="meta"))),
     ("adds-dimensions", lambda shape, dtype: sum(shape) * dtype.itemsize),
+    ("adds-width", lambda shape, dtype: math.prod(shape) + dtype.itemsize),
     ("scalar-is-empty", lambda shape, dtype: _bytes(shape, dtype) if shape else 0),
 )
 
 
 @checker("0.1")
 def tensor_bytes(ask: Ask) -> None:
-    """Ask for fixed shapes with every corner, and for seeded random ones."""
+    """Ask for fixed shapes with every corner, and for every dtype with a shape drawn from a seed."""
     draw = random.Random(0)
-    drawn = [
-        (tuple(draw.randint(1, 40) for _ in range(draw.randint(1, 4))), draw.choice(_DTYPES))
-        for _ in range(12)
-    ]
-    trials = []
-    for shape, dtype in (*_FIXED, *drawn):
-        got = ask(torch.Size(shape), dtype)
-        want = _bytes(shape, dtype)
-        trials.append(Trial(ask.call, (shape, dtype), expect.whole_number(ask.call, got, want), want))
-    expect.recognise(trials, _MISCONCEPTIONS)
+    drawn = [(tuple(draw.randint(2, 40) for _ in range(draw.randint(1, 4))), dtype) for dtype in _DTYPES]
+    cases = (*_FIXED, *drawn)
+    ask.compare(cases, _bytes, _MISCONCEPTIONS, read=expect.whole_number, otherwise=_recognise_width)
+
+
+def _recognise_width(trials: Sequence[Trial]) -> None:
+    """Raise `Mistake` for code that counts the elements rightly and has its own idea of a dtype's width."""
+    counted = [(trial, trial.args[1], math.prod(trial.args[0])) for trial in trials]
+    widths = {dtype: trial.got // elements for trial, dtype, elements in counted if elements}
+    if all(trial.got == elements * widths.get(dtype, 0) for trial, dtype, elements in counted):
+        first = next(trial for trial in trials if trial.got != trial.want)
+        dtype = first.args[1]
+        observed = {"call": first.call, "got": first.got, "want": first.want, "dtype": dtype}
+        raise Mistake("element-width", **observed, width=widths[dtype], right_width=dtype.itemsize)

@@ -42,6 +42,31 @@ TENSOR_BYTES = Exercise(
             "not 5.",
             hint=2,
         ),
+        "counts-dimensions": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. That counts the dimensions, as `len(shape)` does and also a tensor "
+            "made *of* the shape's numbers; the number of elements is the product of the dimensions.",
+            hint=2,
+        ),
+        "adds-width": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. The bytes of one element were added to the number of elements; "
+            "every element takes that many.",
+            hint=1,
+        ),
+        "stays-zero": Diagnosis(
+            "{call} returned {got}, and so did every other call; the right answer is {want}. A product that starts at 0 stays 0: "
+            "start at 1.",
+            hint=2,
+        ),
+        "python-object": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. {got} is what `sys.getsizeof` says of any tensor: the size of "
+            "the small Python object, not of the values that it points to.",
+            hint=2,
+        ),
+        "element-width": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. Your code counts {width} bytes for an element of "
+            "`{dtype}`; it has {right_width}. Ask the dtype itself: a list of cases is never complete.",
+            hint=2,
+        ),
         "scalar-is-empty": Diagnosis(
             "{call} returned {got}; the right answer is {want}. The shape `()` has no dimensions but one element: it is the "
             "shape of a single number, such as a loss. A product over nothing is 1, not 0.",
@@ -58,7 +83,7 @@ TENSOR_BYTES = Exercise(
 LESSON = Lesson(
     slug="00_start_here",
     title="Start here",
-    minutes=15,
+    minutes=20,
     difficulty="easy",
     needs="plain PyTorch: a model, a loss, an optimizer, a training loop",
     exercises=(TENSOR_BYTES,),

@@ -1,0 +1,101 @@
+"""How a check calls a learner's code: with copies of what it passes, and an eye on what became of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from amp_lab.course import expect
+from amp_lab.course.catalog import Exercise
+from amp_lab.course.describe import describe
+from amp_lab.course.expect import Misconceptions, Mistake, Trial
+from amp_lab.course.guard import Contained, Guard
+
+
+class Ask:
+    """A learner's answer in the hands of a check: call it as you would call the answer itself.
+
+    Tensors, arrays and containers are passed as copies, and an answer that changes them is told so; with
+    `may_change=True` they are passed as they are, for contracts such as "add to `.grad`". `call` is the last call in
+    words, `returned` whether any call has come to its end. Whatever the code does instead of returning is raised as
+    `Contained`, which checks let pass.
+    """
+
+    def __init__(self, exercise: Exercise, answer: Callable[..., Any], guard: Guard) -> None:
+        self._exercise, self._answer, self._guard = exercise, answer, guard
+        self.call = f"`{exercise.function}`"
+        self.returned = False
+
+    def __call__(self, *args: Any, may_change: bool = False, **kwargs: Any) -> Any:
+        """Call the answer and return what it returns."""
+        words = [*map(describe, args), *(f"{name}={describe(value)}" for name, value in kwargs.items())]
+        self.call = f"`{self._exercise.function}({', '.join(words)})`"
+        given: dict[Any, Any] = dict(enumerate(args, start=1)) | kwargs
+        own = given if may_change else {name: _own_copy(value) for name, value in given.items()}
+        positional = [own[number] for number in range(1, len(args) + 1)]
+        got = self.run(self._answer, *positional, **{name: own[name] for name in kwargs})
+        for name, value in given.items():
+            if own[name] is not value and not _same(value, own[name]):
+                which = f"`{name}`" if name in kwargs else name
+                before, after = describe(value), describe(own[name])
+                raise Mistake("mutated-input", call=self.call, name=which, want=before, got=after)
+        return got
+
+    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call anything else that runs learner code (a method of their object, `list` on their generator)."""
+        got = self._guard.call(function, *args, **kwargs)
+        self.returned = True
+        return got
+
+    def compare(
+        self,
+        cases: Iterable[tuple[Any, ...]],
+        right: Callable[..., Any],
+        misconceptions: Misconceptions,
+        *,
+        read: Callable[[str, Any, Any], Any],
+        otherwise: Callable[[Sequence[Trial]], None] = lambda trials: None,
+    ) -> None:
+        """Call the answer with every case and raise the `Mistake` that explains best what came back.
+
+        `right` gives the right answer to a case, `read` is what `expect` has for its type, such as
+        `expect.whole_number`; for `misconceptions` and `otherwise` see `expect.recognise`. If the code fails at one
+        case, but gave a wrong answer to an earlier one, the wrong answer is told: it is nearer to the idea behind it.
+        """
+        trials: list[Trial] = []
+        try:
+            for case in cases:
+                want, got = right(*case), self(*case)
+                trials.append(Trial(self.call, case, read(self.call, got, want), want))
+        except (Mistake, Contained):
+            expect.recognise(trials, misconceptions, otherwise=otherwise)
+            raise
+        expect.recognise(trials, misconceptions, otherwise=otherwise)
+
+
+def _own_copy(value: Any) -> Any:
+    return copy.deepcopy(value) if isinstance(value, (torch.Tensor, np.ndarray, list, dict, set)) else value
+
+
+def _same(before: Any, after: Any) -> bool:
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, torch.Tensor):
+        alike = before.dtype == after.dtype and before.shape == after.shape
+        return alike and torch.equal(_bits(before), _bits(after))
+    if isinstance(before, np.ndarray):
+        return np.array_equal(before, after, equal_nan=before.dtype.kind in "fc")
+    if isinstance(before, (list, tuple)):
+        return len(before) == len(after) and all(map(_same, before, after))
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(_same(before[key], after[key]) for key in before)
+    return bool(before is after or before == after)
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    # Compared as bytes, so that a NaN equals itself and -0.0 differs from 0.0.
+    return value.detach().to_dense().contiguous().reshape(-1).view(torch.uint8)
