@@ -38,7 +38,7 @@ from amp_lab.view.plots import loss_curves
 # %%
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     info = torch.finfo(dtype)
-    print(f"{dtype}: largest number {info.max:.6g}, next number after 1: 1 + {info.eps:.2g}")
+    print(f"{dtype}: largest {info.max:.6g}, next number after 1: 1 + {info.eps:.2g}")
 
 # %% [markdown]
 # FP16 does not reach far: anything much larger than 65,504 becomes infinity. BF16 reaches as far as FP32, but is coarser still.
@@ -64,7 +64,7 @@ with torch.autocast("cpu", torch.float16):
 scaler = torch.amp.GradScaler("cpu")
 print("FP16 tensors:", a.half() + a.half())
 print("autocast:    ", product.dtype)
-print("GradScaler:  ", scaler.scale(torch.tensor(1.0)))
+print("GradScaler:  ", scaler.scale(torch.tensor(1.0)), "is a loss of 1, scaled")
 
 # %% [markdown]
 # All three, on every machine: those lines ran on the CPU. What needs the right hardware is the *speed*. So everything that
@@ -187,19 +187,21 @@ assert moved["AMP"] > 0.95 * moved["FP32"]
 
 # %% tags=["nbval-ignore-output"] reason="which weight it is, and its digits, depend on the processor"
 model, _, optimizer, _, _ = runs["naive FP16"]
-weights = model[0].weight.detach().flatten().abs()
-steps = 3e-3 * optimizer.state[model[0].weight]["momentum_buffer"].flatten().abs()
-typical = steps.float().argsort()[len(steps) // 2]  # half of the steps are smaller
-weight, step = weights[typical].item(), steps[typical].item()
-gap = 2.0 ** (math.floor(math.log2(weight)) - 10)  # from one FP16 number to the next
+weights = model[0].weight.detach().flatten().float().abs()
+running_sum = optimizer.state[model[0].weight]["momentum_buffer"]
+steps = 3e-3 * running_sum.flatten().float().abs()
+gaps = 2.0 ** (weights.log2().floor() - 10)  # from one FP16 number to the next
+typical = (steps / gaps).argsort()[len(steps) // 2]  # the median
+weight, step, gap = (each[typical].item() for each in (weights, steps, gaps))
+rounded = torch.tensor(weight - step).half().item()
 print(f"weight                           {weight:.8f}")
 print(f"its neighbours in FP16 are       {gap:.8f} away")
 print(f"the step                         {step:.8f}")
-print(f"weight - step, rounded to FP16   {torch.tensor(weight - step).half().item():.8f}")
+print(f"weight - step, rounded to FP16   {rounded:.8f}")
 
 # %%
 assert 0 < step < gap / 2
-assert torch.tensor(weight - step).half() == torch.tensor(weight).half()
+assert rounded == weight
 
 # %% [markdown]
 # A format with 16 bits has gaps between its numbers, and the step is smaller than half a gap. So `weight - step` rounds back

@@ -81,7 +81,7 @@ make_venv() {
 }
 
 install() {
-    echo "Installing $what: 1.5 GB on disk, more where PyTorch comes with CUDA; this takes minutes, details in $log ..."
+    echo "Installing $what: 1.5 GB on disk, more where PyTorch comes with CUDA; this takes minutes; to watch: tail -f $log"
     # PIP_ARGS is unquoted because it may hold several arguments.
     if .venv/bin/python -m pip install --disable-pip-version-check --no-input ${PIP_ARGS:-} \
         -c requirements.lock -e "$package" >"$log" 2>&1 </dev/null; then

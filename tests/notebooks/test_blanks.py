@@ -84,6 +84,17 @@ def test_a_blank_carries_no_outputs_and_no_counts(slug):
 
 
 @pytest.mark.parametrize("slug", LESSONS)
+def test_code_fits_beside_jupyterlabs_file_browser(slug):
+    wide = [
+        line
+        for cell in code_cells(load("notebooks", slug))
+        for line in "".join(cell["source"]).splitlines()
+        if len(line) > 88
+    ]
+    assert wide == []
+
+
+@pytest.mark.parametrize("slug", LESSONS)
 def test_an_executed_notebook_ran_from_top_to_bottom_and_shows_nothing_of_its_machine(slug):
     cells = code_cells(load("solutions", slug))
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
