@@ -34,14 +34,13 @@ _SHORTEST_S = 1e-5  # setitimer takes 0 as "switch the timer off"
 
 
 class Stop(BaseException):
-    """Raised inside guarded code to end it; `Alarm.run` catches it."""
+    """Raised inside guarded code, with its `Alarm`, to end it; `Alarm.run` catches it."""
 
-    def __init__(self, alarm: Alarm) -> None:
-        super().__init__("the check stopped this code")
-        self._alarm = alarm
+    def __str__(self) -> str:
+        return "the check stopped this code"
 
     def __del__(self) -> None:
-        self._alarm._swallowed(sys._getframe().f_back)
+        self.args[0]._swallowed(sys._getframe().f_back)
 
 
 class Alarm:

@@ -16,6 +16,10 @@ import torch
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+_backends: Any = (
+    torch.backends
+)  # some of its parts are made when PyTorch is imported, unseen by a type checker
+_FP32_SWITCHES = (_backends.cuda.matmul, _backends.cudnn.conv, _backends.mkldnn.matmul)
 _SIGNALS = tuple(
     int(getattr(signal, name))
     for name in ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGPIPE")
@@ -112,7 +116,24 @@ def _set_folder(path: str | None) -> None:
 
 def _flushes_denormals() -> bool:
     # PyTorch sets this and does not tell it: a subnormal number of FP32 shows what holds.
-    return not torch.full((1,), 1e-40).mul_(1.0).any()
+    return not torch.full((1,), 1e-40, dtype=torch.float32, device="cpu").mul_(1.0).any()
+
+
+def _fp32_precision() -> tuple[str | None, ...]:
+    """PyTorch's two ways to let FP32 products be computed in less: one switch for all, and one for each library."""
+    try:
+        for_all = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the switches of the libraries differ, so that one word cannot tell
+        for_all = None
+    return for_all, *(owner.fp32_precision for owner in _FP32_SWITCHES)
+
+
+def _set_fp32_precision(state: tuple[str | None, ...]) -> None:
+    for_all, *each = state
+    if for_all is not None:
+        torch.set_float32_matmul_precision(for_all)
+    for owner, precision in zip(_FP32_SWITCHES, each, strict=True):
+        owner.fp32_precision = precision
 
 
 def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
@@ -138,7 +159,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
         lambda state: torch.set_anomaly_enabled(*state),
     ),
     (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (_fp32_precision, _set_fp32_precision),
     (_flushes_denormals, torch.set_flush_denormal),
     *(_attribute(torch.backends.cuda.matmul, name) for name in _REDUCED_PRECISION),
     *(_attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")),

@@ -55,7 +55,7 @@ def test_a_first_visit(tmp_path: Path) -> None:
         picture(page, "00-right")
 
         run_all(page)
-        assert shown(after, "True") == "True"
+        assert "is deprecated" in shown(after, "deprecated")
         picture(page, "00-done")
         assert page.locator('[data-mime-type="application/vnd.jupyter.stderr"]').count() == 0
         page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")

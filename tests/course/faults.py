@@ -233,11 +233,14 @@ def learner(*args, **kwargs):
         """\
 import time
 
-def learner(*args, **kwargs):
+def dive():
     try:
-        learner()
+        dive()
     except RecursionError:
         time.sleep(1000)
+
+def learner(*args, **kwargs):
+    dive()
 """,
         "timeout",
         (_STILL,),

@@ -6,6 +6,7 @@ import builtins
 import concurrent.futures
 import contextlib
 import functools
+import gc
 import linecache
 import multiprocessing
 import os
@@ -76,6 +77,7 @@ def test_a_fault_is_contained_and_told(name: str) -> None:
     assert "amp_lab" not in caught.sentence
     assert len(caught.sentence) < 500
     assert caught.sentence.endswith(".")
+    gc.collect()  # here, not at the bottom of the next fault's recursion, where a finalizer has no room to run
 
 
 def test_the_sentence_reads_well() -> None:
@@ -478,6 +480,8 @@ def test_the_code_starts_from_the_callers_settings() -> None:
         assert Guard(PLENTY_S).call(look) == look() == (False, False, torch.bfloat16)
     with torch.inference_mode():
         assert Guard(PLENTY_S).call(look) == look() == (False, True, torch.float32)
+    with torch.device("meta"):
+        assert Guard(PLENTY_S).call(product).device == torch.device("meta")
     torch.manual_seed(5)
     drawn = Guard(PLENTY_S).call(torch.rand, 3)
     assert torch.equal(drawn, torch.rand(3))

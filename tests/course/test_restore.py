@@ -14,6 +14,15 @@ def smallest_survives() -> bool:
     return bool((torch.tensor([1e-40]) * 1).any())
 
 
+def fp32_precision() -> tuple[str, ...]:
+    owners = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.mkldnn.matmul)
+    return tuple(owner.fp32_precision for owner in owners)
+
+
+def set_flag_to(owner: Any, name: str, value: object) -> Callable[[], None]:
+    return lambda: setattr(owner, name, value)
+
+
 def set_flag(owner: Any, name: str) -> Callable[[], None]:
     return lambda: setattr(owner, name, not getattr(owner, name))
 
@@ -22,7 +31,9 @@ def set_flag(owner: Any, name: str) -> Callable[[], None]:
     ("disturb", "read"),
     [
         (lambda: torch.set_flush_denormal(smallest_survives()), smallest_survives),
-        (lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
+        (lambda: torch.set_float32_matmul_precision("medium"), fp32_precision),
+        (set_flag_to(torch.backends.cuda.matmul, "fp32_precision", "tf32"), fp32_precision),
+        (set_flag_to(torch.backends.cudnn.conv, "fp32_precision", "ieee"), fp32_precision),
         (
             set_flag(torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
             lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
@@ -30,7 +41,15 @@ def set_flag(owner: Any, name: str) -> Callable[[], None]:
         (set_flag(torch.backends.cudnn, "benchmark"), lambda: torch.backends.cudnn.benchmark),
         (set_flag(torch.backends.cudnn, "deterministic"), lambda: torch.backends.cudnn.deterministic),
     ],
-    ids=["subnormals", "matmul precision", "reduced reductions", "benchmark", "deterministic"],
+    ids=[
+        "subnormals",
+        "one switch",
+        "TF32 products",
+        "no TF32 convolutions",
+        "reduced reductions",
+        "benchmark",
+        "deterministic",
+    ],
 )
 def test_settings_that_change_numbers_are_put_back(
     disturb: Callable[[], Any], read: Callable[[], Any]
