@@ -277,7 +277,7 @@ deprecated = [each for each in caught if each.category is FutureWarning]
 print(deprecated[0].message)
 
 # %% [markdown]
-# **2. A region for the wrong device does nothing.** The tensor below is on the CPU. **Guess first:** which dtype does each line print?
+# **2. `autocast` must be told the device.** The tensor below is on the CPU. **Guess first:** which dtype does each line print?
 
 # %%
 x = torch.rand(8, 8)
@@ -291,14 +291,15 @@ for device_type in ("cpu", "cuda"):
 # The region for `"cuda"` leaves CPU tensors alone: no error, no mixed precision. (Where there is no CUDA, PyTorch warns; the cell
 # hides that. Where there is, it says nothing.) `torch.autocast(x.device.type, ...)` always names the right device.
 #
-# **3. The first argument of `GradScaler` is the device, not the scale.** **Guess first:** which scale does each line print?
+# **3. `GradScaler` takes more than a scale.** **Guess first:** which scale does each line print?
 
 # %%
 print(torch.amp.GradScaler(1024.0).get_scale())
 print(torch.amp.GradScaler("cpu", init_scale=1024.0).get_scale())
 
 # %% [markdown]
-# Python puts the 1,024 where the device belongs, PyTorch does not object, and the scale is the default, 65,536. Pass it by name.
+# The first argument is the device. So the 1,024 stands where the device belongs, PyTorch does not object, and the scale is the
+# default, 65,536. Pass it by name.
 #
 # ## Takeaways
 #

@@ -52,7 +52,14 @@ def running_lab(course: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "amp_lab", "lab", "--no-browser"]
     # Lets the test ask JupyterLab when it is ready, and run its commands, instead of clicking on menus.
     command += ["--", "--LabApp.expose_app_in_browser=True"]
-    environment = {**os.environ, "AMP_LAB_COURSE": str(course), "PYTHONPATH": str(ROOT)}
+    # Jupyter's own settings and the tabs of the last visit are kept apart from the user's.
+    environment = {
+        **os.environ,
+        "AMP_LAB_COURSE": str(course),
+        "PYTHONPATH": str(ROOT),
+        "JUPYTER_CONFIG_DIR": str(course / "jupyter"),
+        "IPYTHONDIR": str(course / "ipython"),
+    }
     with subprocess.Popen(
         command,
         env=environment,
