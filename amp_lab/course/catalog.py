@@ -79,21 +79,19 @@ class UnknownExercise(CourseError, LookupError):
 class Exercise:
     """One exercise, in words.
 
-    `function` is the name of what the learner writes, `task` its contract in one sentence. `diagnoses` maps an id to a
-    sentence that names the misconception; `{got}` in it is replaced by what was observed, and so is every other name in
-    braces that the check supplies. `hints` go from the idea, over which call to use, to nearly code. `why` says why the
-    solution is right; it is shown after success.
+    `function` is the name of what the learner writes. `diagnoses` maps an id to a sentence that names the
+    misconception; `{got}` in it is replaced by what was observed, and so is every other name in braces that the
+    check supplies. `hints` go from the idea, over which call to use, to nearly code. `why` says why the solution is
+    right; it is shown after success.
     """
 
     id: str
     title: str
     minutes: int
     function: str
-    task: str
     hints: tuple[str, str, str]
     diagnoses: Mapping[str, Diagnosis]
     why: str
-    needs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         clash = self.diagnoses.keys() & COMMON_DIAGNOSES.keys()
@@ -157,7 +155,7 @@ def lesson(name: str) -> Lesson:
     """Return a lesson by number (`"04"`, `"4"`) or slug; raise `UnknownExercise` that suggests the nearest."""
     found = {each.slug: each for each in lessons()}
     for slug, each in found.items():
-        if name == slug or name.rjust(2, "0") == each.number:
+        if name == slug or (name.isdecimal() and name.zfill(2) == each.number):
             return each
     raise UnknownExercise(_no_such("lesson", name, found))
 

@@ -12,7 +12,6 @@ DOUBLE = Exercise(
     title="Twice as much",
     minutes=1,
     function="learner",
-    task="Return twice the FP16 tensor `x`.",
     hints=("Two of them.", "Addition.", "x plus x."),
     diagnoses={
         "squares": Diagnosis("{call} returned {got}: that is the square; {want} is twice the input.", hint=2)

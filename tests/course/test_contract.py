@@ -97,6 +97,8 @@ def test_wrong_answer_gets_its_diagnosis(exercise_id: str, name: str) -> None:
     assert verdict.diagnosis == diagnosis, verdict.text
     assert str(verdict.observed["got"]) in verdict.sentence
     assert verdict.observed["call"] in verdict.sentence
+    hint = catalog.exercise(exercise_id).diagnosis(diagnosis).hint
+    assert verdict.advice == f'For a hint, run `hint("{exercise_id}", {hint})`.'
 
 
 @each_exercise
@@ -130,7 +132,7 @@ def test_words_are_complete(exercise: Exercise) -> None:
     assert len(exercise.hints) == 3
     assert len(set(exercise.hints)) == 3
     assert 1 <= exercise.minutes <= 60
-    for words in (exercise.title, exercise.task, exercise.why, *exercise.hints):
+    for words in (exercise.title, exercise.why, *exercise.hints):
         assert words.strip() == words
         assert words
     for diagnosis in exercise.diagnoses.values():

@@ -1,5 +1,6 @@
 """The engine: every outcome, what it says, and what it does to a notebook."""
 
+import inspect
 import threading
 from typing import Any
 
@@ -322,3 +323,50 @@ def test_every_dtype_of_exercise_01_is_asked_for() -> None:
         torch.float8_e4m3fn,
         torch.int16,
     } <= seen
+
+
+def test_whatever_else_a_check_runs_is_guarded() -> None:
+    def numbers() -> Any:
+        yield 1
+        raise ValueError("half-way")
+
+    def check(ask: Ask) -> None:
+        assert ask.run(lambda: torch.ones(1).requires_grad_().sum()).requires_grad
+        ask.run(list, ask())
+
+    verdict = judge(DOUBLE, check, numbers)
+    assert isinstance(verdict, Raised)
+    assert "ValueError: half-way" in verdict.sentence
+
+
+def test_a_check_lasts_20_seconds_at_most() -> None:
+    assert inspect.signature(judge).parameters["limit_s"].default == 20
+    assert "limit_s" not in inspect.signature(grade).parameters
+
+
+def test_what_was_printed_is_told_whatever_the_outcome() -> None:
+    def learner(x: torch.Tensor) -> None:
+        print("seen  so far")
+        raise ValueError
+
+    verdict = judge(DOUBLE, check_double, learner)
+    assert isinstance(verdict, Raised)
+    assert "Your code printed:\nseen  so far\n" in verdict.text
+    assert "seen  so far" in CheckFailed(verdict)._render_traceback_()
+
+
+def test_a_check_outside_the_main_thread_says_that_it_has_no_limit() -> None:
+    verdicts: list[Any] = []
+    thread = threading.Thread(target=lambda: verdicts.append(judge(DOUBLE, check_double, doubled)))
+    thread.start()
+    thread.join()
+    (verdict,) = verdicts
+    assert isinstance(verdict, Correct)
+    assert "without a time limit" in verdict.text
+
+
+def test_code_in_a_sentence_is_never_torn_apart() -> None:
+    sentence = "word " * 17 + "`weight - step rounds back to weight` and more"
+    shown = CheckFailed(NotAttempted(DOUBLE, sentence))._render_traceback_()
+    assert any("weight - step rounds back to weight" in line for line in shown)
+    assert not any("`" in line for line in shown)

@@ -211,3 +211,14 @@ def test_recognise_lets_the_check_say_what_it_can_before_it_shows_the_bare_value
         recognise(_trials(lambda n: 2 * n), MISCONCEPTIONS, otherwise=otherwise)
     with pytest.raises(Mistake, match="odd"):
         recognise(_trials(lambda n: 7), MISCONCEPTIONS, otherwise=otherwise)
+
+
+def test_values_are_compared_in_fp64() -> None:
+    want = torch.tensor([1.0], dtype=torch.float64)
+    assert _diagnosis(want + 1e-12, want, rtol=1e-13) == "wrong-element"
+    assert _diagnosis(want + 1e-12, want, rtol=1e-11) is None
+
+
+def test_the_tolerance_does_not_grow_with_what_was_returned() -> None:
+    assert _diagnosis(torch.tensor([100.0]), torch.tensor([1.0]), rtol=0.995) == "wrong-element"
+    assert _diagnosis(torch.tensor([1.0]), torch.tensor([100.0]), rtol=0.995) is None

@@ -7,7 +7,6 @@ TENSOR_BYTES = Exercise(
     title="The bytes of a tensor",
     minutes=5,
     function="tensor_bytes",
-    task="Return how many bytes the values of a tensor with this shape and dtype take, as an `int`.",
     hints=(
         "Two questions, one answer each: how many elements does a tensor of this shape have, and how many bytes does one "
         "element of this dtype take?",
