@@ -261,8 +261,8 @@ check("0.1", tensor_bytes)
 # `amp-lab reset 00`. It asks first and keeps a dated backup of what was saved. Then choose *File → Reload Notebook from Disk*; should
 # JupyterLab speak of a changed file, *Revert* shows you the fresh page.
 #
-# **What a check cannot stop:** one long call inside compiled code, memory that runs out, a crash of Python itself. If a cell shows
-# `[*]` for more than half a minute, choose **Kernel → Restart Kernel…** and run the page again from the top. Your text stays.
+# **What a check cannot stop:** one long call inside compiled code, a function that calls itself for ever and catches the error that
+# Python raises then, memory that runs out, a crash of Python itself. If a cell shows `[*]` for more than half a minute, choose **Kernel → Restart Kernel…** and run the page again from the top. Your text stays.
 
 # %% [markdown]
 # ## In practice: three first-day surprises

@@ -5,7 +5,10 @@ learner what their code did instead: an endless loop, an exception, a call of `e
 without end. The time limit and the stop button are in `alarm`, what the code finds around it (its output is
 kept) in `surroundings`, what is put back after it in `restore`.
 
-A guard inside the process cannot do everything: `NOT_CONTAINED` says what is left.
+A guard inside the process cannot do everything. What is left, and what the course tells learners to restart the
+kernel for: one long call inside C code (such as `sum(iter(int, 1))`); a function that calls itself without end and
+catches every error that this raises; code that took a function away before the check (`from os import _exit`) or
+that handles SIGALRM itself; a crash in native code; memory that runs out. Processes that the code started run on.
 """
 
 from __future__ import annotations
@@ -25,16 +28,9 @@ from amp_lab.course import alarm
 from amp_lab.course.restore import put_back
 from amp_lab.course.surroundings import PACKAGES, Output, Refused, left_running, surroundings
 
-NOT_CONTAINED = (
-    "A check cannot stop one long call inside C code (such as `sum(iter(int, 1))`), code that took a "
-    "function away before the check (`from os import _exit`) or that handles SIGALRM itself, a crash in "
-    "native code, or code that uses up the memory. If a check hangs, or the notebook says that the kernel "
-    "died: menu Kernel → Restart Kernel, correct the cell, run the cells again."
-)
-
 _SENTENCES = {
     "timeout": "Your code was still running after {limit} and was stopped{where}. "
-    "Look for a loop that never ends.",
+    "Look for a loop that never ends, or for work that is far too much.",
     "exit": "Your code called `exit()`{where}, which ends Python. Let it return its result instead.",
     "os-exit": "Your code called `os._exit()` or `os.abort()`{where}, which end Python at once. "
     "Let it return its result instead.",

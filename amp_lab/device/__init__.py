@@ -8,7 +8,8 @@ format, so a V100 or a B200 can be explained, and tested, on a laptop that has n
 
 One way through the files: `facts` and `support` are the words; `cpu_kinds` and `gpu_kinds` judge, `meaning`
 makes sentences of it; `kernels` and `remarks` add what the table of formats does not say; `layout` and `report`
-show it; `asking_torch` and `asking_system` gather the facts, and `asking` starts all this.
+show it; `asking_torch` and `asking_system` gather the facts, each question through `asking_safely`, and
+`asking` starts all this.
 """
 
 from amp_lab.device.asking import describe_device

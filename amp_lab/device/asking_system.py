@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from amp_lab.device.asking_safely import asked
 from amp_lab.device.facts import CpuFacts
 
 # Instruction sets worth naming: Linux's name for each, and the one in torch.cpu.get_capabilities().
@@ -17,23 +18,26 @@ FEATURES = {name: name for name in _SAME_NAME.split()} | {"avx512f": "avx512_f",
 
 def nvidia_trace() -> str | None:
     """A sign of an NVIDIA GPU that does not need PyTorch: a device node, or the driver's tool (not run)."""
-    nodes = sorted(glob.glob("/dev/nvidia[0-9]*"))
-    return nodes[0] if nodes else shutil.which("nvidia-smi")
+    nodes = asked("whether there is a /dev/nvidia*", lambda: sorted(glob.glob("/dev/nvidia[0-9]*")))
+    return nodes[0] if nodes else asked("whether there is an nvidia-smi", lambda: shutil.which("nvidia-smi"))
 
 
 def ask_cpu() -> CpuFacts:
     """The processor, from PyTorch where it knows, and else from the operating system."""
-    linux_model, linux_flags = parse_cpuinfo(_read("/proc/cpuinfo"))
-    asked = _torch_cpu_capabilities()
+    linux_model, linux_flags = parse_cpuinfo(asked("what /proc/cpuinfo says", _cpuinfo) or "")
+    capabilities = asked("the CPU's capabilities in PyTorch", _torch_cpu_capabilities) or {}
+    model = linux_model or capabilities.get("cpu_name")
     return CpuFacts(
-        model=linux_model or asked.get("cpu_name") or platform.processor() or "unknown CPU",
-        architecture=platform.machine() or "unknown architecture",
-        cores=os.cpu_count(),
-        memory_bytes=_physical_memory(),
-        vector_level=torch.backends.cpu.get_cpu_capability(),
-        features=cpu_features(asked, linux_flags),
-        onednn_float16=_onednn_takes("fp16"),
-        onednn_bfloat16=_onednn_takes("bf16"),
+        model=model or asked("what CPU this is", lambda: platform.processor() or None),
+        architecture=asked("the CPU's architecture", lambda: platform.machine() or None),
+        cores=asked("the number of CPU cores", lambda: os.cpu_count()),
+        memory_bytes=asked("the size of the memory", _physical_memory),
+        vector_level=asked(
+            "the instruction set of PyTorch's CPU kernels", lambda: torch.backends.cpu.get_cpu_capability()
+        ),
+        features=cpu_features(capabilities, linux_flags),
+        onednn_float16=asked("whether oneDNN takes FP16 here", lambda: _onednn_takes("fp16")),
+        onednn_bfloat16=asked("whether oneDNN takes BF16 here", lambda: _onednn_takes("bf16")),
     )
 
 
@@ -57,26 +61,20 @@ def _torch_cpu_capabilities() -> dict[str, Any]:
     return dict(ask()) if ask else {}
 
 
-def _read(path: str) -> str:
+def _cpuinfo() -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             return file.read()
-    except OSError:  # not Linux
+    except FileNotFoundError:  # not Linux
         return ""
 
 
 def _physical_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+    if not hasattr(os, "sysconf"):  # Windows
         return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _onednn_takes(dtype: str) -> bool | None:
+def _onednn_takes(dtype: str) -> bool:
     mkldnn: Any = torch.backends.mkldnn
-    if not mkldnn.is_available():
-        return False
-    try:
-        return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{dtype}_supported")())
-    except (AttributeError, RuntimeError):
-        return None
+    return bool(mkldnn.is_available() and getattr(torch.ops.mkldnn, f"_is_mkldnn_{dtype}_supported")())

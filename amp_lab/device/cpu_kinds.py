@@ -41,7 +41,7 @@ def can_shorten_fp32(cpu: CpuFacts, short: str) -> bool:
 
 
 def _family(cpu: CpuFacts) -> str:
-    return _FAMILIES.get(cpu.architecture.lower(), "")
+    return _FAMILIES.get((cpu.architecture or "").lower(), "")
 
 
 def _kind_of_16_bit(name: str, cpu: CpuFacts) -> Kind:
@@ -50,12 +50,15 @@ def _kind_of_16_bit(name: str, cpu: CpuFacts) -> Kind:
     if cpu.features is None or (name, family) not in _FLAGS:
         return "unknown"
     matrix, vector = _FLAGS[name, family]
-    # An x86 flag helps only where PyTorch's matrix library uses it; on Arm there are other kernels as well.
-    usable = onednn is not False or family == "arm"
-    # oneDNN counts AMX as a step above AVX512_FP16. The environment variable ONEDNN_MAX_CPU_ISA can stop it
-    # below both, and its answer for FP16 shows that.
-    if usable and matrix in cpu.features and cpu.onednn_float16 is not False:
-        return "matrix units"
-    if usable and vector in cpu.features:
+    if family == "arm" and vector in cpu.features:  # there are kernels beside oneDNN's
+        return "vector units"
+    if onednn is None:
+        return "unknown"
+    # An x86 flag helps only where PyTorch's matrix library uses it.
+    if onednn and matrix in cpu.features and cpu.onednn_float16 is not False:
+        # oneDNN counts AMX as a step above AVX512_FP16. The environment variable ONEDNN_MAX_CPU_ISA can stop
+        # it below both, and its answer for FP16 shows that.
+        return "matrix units" if cpu.onednn_float16 else "unknown"
+    if onednn and vector in cpu.features:
         return "vector units"
     return "emulated" if onednn else "slow"

@@ -1,4 +1,7 @@
-"""The facts about a device, as asked: nothing is concluded here."""
+"""The facts about a device, as asked: nothing is concluded here.
+
+None stands for a question without an answer, unless a field says what else it means.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,11 +16,11 @@ class CpuFacts:
     PyTorch's answer to whether its matrix library takes that dtype on this CPU.
     """
 
-    model: str
-    architecture: str
+    model: str | None
+    architecture: str | None
     cores: int | None
     memory_bytes: int | None
-    vector_level: str
+    vector_level: str | None
     features: tuple[str, ...] | None
     onednn_float16: bool | None
     onednn_bfloat16: bool | None
@@ -34,12 +37,12 @@ class GpuFacts:
     """
 
     vendor: Literal["nvidia", "amd", "apple"]
-    name: str
-    memory_bytes: int
+    name: str | None
+    memory_bytes: int | None
     count: int = 1
     capability: tuple[int, int] | None = None
     architecture: str | None = None
-    built_for: tuple[str, ...] = ()
+    built_for: tuple[str, ...] | None = ()
     bf16_native: bool | None = None
     stores_fp8: bool | None = None
 
@@ -56,42 +59,46 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """The installed PyTorch. `cuda` and `rocm` are the versions it was built for, None for other builds."""
+    """The installed PyTorch. `cuda` and `rocm` are the versions it was built for, "" for other builds."""
 
-    version: str
-    python: str
-    system: str
+    version: str | None
+    python: str | None
+    system: str | None
     cuda: str | None
     rocm: str | None
-    mps: bool
-    nccl: bool
-    threads: int
+    mps: bool | None
+    nccl: bool | None
+    threads: int | None
 
 
 @dataclass(frozen=True)
 class AmpFacts:
-    """What `torch.autocast` and `torch.amp.GradScaler` do on this device type."""
+    """What `torch.autocast` and `torch.amp.GradScaler` do on this device type.
 
-    autocast_dtypes: tuple[str, ...]
+    `autocast_dtypes` is () where autocast takes no 16-bit dtype; there is no `default_dtype` then.
+    """
+
+    autocast_dtypes: tuple[str, ...] | None
     default_dtype: str | None
-    grad_scaler: bool
+    grad_scaler: bool | None
 
 
 @dataclass(frozen=True)
 class Fp32Switches:
     """What FP32 products may be shortened to right now: "tf32", "bf16", or not at all ("none", "ieee")."""
 
-    cuda_matmul: str
-    cudnn_conv: str
-    cpu_matmul: str
+    cuda_matmul: str | None
+    cudnn_conv: str | None
+    cpu_matmul: str | None
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
     """Everything that was asked about one device.
 
-    `present` names the devices that PyTorch can use here, `warnings` is what PyTorch said while it was asked,
-    `nvidia_seen` a trace of an NVIDIA GPU outside PyTorch, `cuda_visible_devices` that environment variable.
+    `present` names the devices that PyTorch says it can use here, `warnings` is what it warned of while it was
+    asked and which questions failed, `nvidia_seen` a trace of an NVIDIA GPU outside PyTorch (None: none found),
+    `cuda_visible_devices` that environment variable (None: not set).
     """
 
     device: str
@@ -108,4 +115,6 @@ class DeviceFacts:
     @property
     def name(self) -> str:
         """The model of the GPU, or of the CPU where the device is a CPU."""
-        return self.gpu.name if self.gpu else self.cpu.model
+        if self.gpu:
+            return self.gpu.name or "unknown GPU"
+        return self.cpu.model or "unknown CPU"

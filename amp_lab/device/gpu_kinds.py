@@ -57,7 +57,7 @@ def gpu_kinds(gpu: GpuFacts) -> dict[str, Kind]:
 
 def is_small_turing(gpu: GpuFacts) -> bool:
     """Whether this NVIDIA GPU has no Tensor Cores although its compute capability says so."""
-    return gpu.capability == (7, 5) and _SMALL_TURING.search(gpu.name) is not None
+    return gpu.capability == (7, 5) and _SMALL_TURING.search(gpu.name or "") is not None
 
 
 def _nvidia_kinds(gpu: GpuFacts) -> dict[str, Kind]:
@@ -90,5 +90,6 @@ def _amd_kinds(gpu: GpuFacts) -> dict[str, Kind]:
 
 
 def _apple_kinds(gpu: GpuFacts) -> dict[str, Kind]:
-    fp8: Kind = "storage only" if gpu.stores_fp8 else "none"
+    answers: dict[bool | None, Kind] = {True: "storage only", False: "none", None: "unknown"}
+    fp8 = answers[gpu.stores_fp8]
     return {"FP32": "native", "TF32": "none", "FP16": "vector units", "BF16": "unknown", "FP8": fp8}

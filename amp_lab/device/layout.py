@@ -39,11 +39,11 @@ def _html_row(tag: str, *cells: str) -> str:
 
 def _fact_rows(facts: DeviceFacts) -> tuple[tuple[str, str], ...]:
     built = facts.torch
-    scaler = "works" if facts.amp.grad_scaler else "does not work"
+    scaler = {True: "works", False: "does not work", None: "unknown whether it works"}[facts.amp.grad_scaler]
     return (
         ("Device", " · ".join([facts.device, facts.name, *_gpu_details(facts.gpu)])),
-        ("PyTorch", f"{built.version}, {_build(built)} · Python {built.python} · {built.threads} threads"),
-        ("System", built.system),
+        ("PyTorch", _torch_details(built)),
+        ("System", built.system or "unknown"),
         ("CPU", _cpu_details(facts.cpu)),
         ("CPU has", _cpu_features(facts.cpu)),
         ("autocast", _autocast_line(facts.amp)),
@@ -61,30 +61,41 @@ def _gpu_details(gpu: GpuFacts | None) -> Iterator[str]:
         yield f"AMD chip {gpu.chip}"
 
 
+def _torch_details(built: TorchFacts) -> str:
+    version, python = built.version or "unknown version", built.python or "unknown"
+    threads = f"{built.threads or 'unknown number of'} threads"
+    return " · ".join([f"{version}, {_build(built)}", f"Python {python}", threads])
+
+
 def _build(built: TorchFacts) -> str:
     if built.cuda:
         return f"built for CUDA {built.cuda}"
     if built.rocm:
         return f"built for ROCm {built.rocm}"
-    return "built with MPS" if built.mps else "CPU build"
+    if built.mps:
+        return "built with MPS"
+    return "unknown build" if None in (built.cuda, built.rocm, built.mps) else "CPU build"
 
 
 def _cpu_details(cpu: CpuFacts) -> str:
     cores = f"{cpu.cores or 'unknown number of'} logical cores"
-    return " · ".join([cpu.model, cpu.architecture, cores, _gib(cpu.memory_bytes)])
+    model, architecture = cpu.model or "unknown CPU", cpu.architecture or "unknown architecture"
+    return " · ".join([model, architecture, cores, _gib(cpu.memory_bytes)])
 
 
 def _cpu_features(cpu: CpuFacts) -> str:
-    kernels = f"PyTorch's kernels: {cpu.vector_level}"
+    kernels = f"PyTorch's kernels: {cpu.vector_level or 'unknown'}"
     if cpu.features is None:
         return f"instruction sets unknown · {kernels}"
     return f"{' '.join(cpu.features) or 'no low-precision instruction set'} · {kernels}"
 
 
 def _autocast_line(amp: AmpFacts) -> str:
+    if amp.autocast_dtypes is None:
+        return "unknown which dtypes it takes on this device"
     if not amp.autocast_dtypes:
         return "takes no 16-bit dtype on this device"
-    return f"takes {' and '.join(amp.autocast_dtypes)}, by default {amp.default_dtype}"
+    return f"takes {' and '.join(amp.autocast_dtypes)}, by default {amp.default_dtype or 'unknown'}"
 
 
 def _gib(size: int | None) -> str:

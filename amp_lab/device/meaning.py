@@ -1,7 +1,7 @@
 """From facts to one sentence per number format. Asks nothing."""
 
 from amp_lab.device.cpu_kinds import can_shorten_fp32, cpu_kinds
-from amp_lab.device.facts import DeviceFacts
+from amp_lab.device.facts import AmpFacts, DeviceFacts, GpuFacts
 from amp_lab.device.gpu_kinds import gpu_kinds
 from amp_lab.device.support import FormatSupport, Kind
 
@@ -35,10 +35,7 @@ _MEANINGS: dict[tuple[str, str, Kind], str] = {
         "Native BF16 begins with compute capability 8.0. PyTorch emulates it here: slow, and some operations "
         "refuse it. torch.cuda.is_bf16_supported() says True all the same unless including_emulation=False."
     ),
-    ("nvidia", "BF16", "unknown"): (
-        "Compute capability {capability} is not in the tables behind this report. PyTorch says that BF16 is "
-        "{native} here."
-    ),
+    ("nvidia", "BF16", "unknown"): ("{not_in_tables} {native}"),
     ("nvidia", "FP8", "tensor cores"): (
         "Fast on Tensor Cores through torch._scaled_mm or a library built on it; torch.autocast does not "
         "choose it."
@@ -46,7 +43,7 @@ _MEANINGS: dict[tuple[str, str, Kind], str] = {
     ("nvidia", "FP8", "storage only"): (
         "FP8 tensors can be kept and cast; torch._scaled_mm asks for compute capability 8.9 or newer."
     ),
-    ("nvidia", "*", "unknown"): "Compute capability {capability} is not in the tables behind this report.",
+    ("nvidia", "*", "unknown"): "{not_in_tables}",
     ("amd", "FP16", "matrix units"): (
         "AMD's matrix cores take FP16. Small gradients can become zero: torch.autocast with torch.amp.GradScaler."
     ),
@@ -61,13 +58,18 @@ _MEANINGS: dict[tuple[str, str, Kind], str] = {
         "FP8 tensors can be kept and cast; torch._scaled_mm asks for an MI300 or newer."
     ),
     ("amd", "TF32", "unknown"): "This report knows TF32 and its switches on NVIDIA GPUs only.",
-    ("amd", "*", "unknown"): "The AMD chip {chip} is not in the table behind this report.",
+    ("amd", "*", "unknown"): "{not_in_tables}",
     ("apple", "TF32", "none"): "A format of NVIDIA GPUs: the switches for it change nothing on an Apple GPU.",
     ("apple", "FP16", "vector units"): "Metal computes with 16-bit half; how much faster than FP32: measure.",
     ("apple", "BF16", "unknown"): (
-        "torch.autocast {takes_bf16} bfloat16 here; how this chip computes with it is not known: measure."
+        "{autocast_bf16} here; how this chip computes with it is not known: measure."
     ),
     ("apple", "FP8", "storage only"): "FP8 tensors can be kept on this GPU; fast arithmetic is not known.",
+    (
+        "apple",
+        "FP8",
+        "unknown",
+    ): "Whether FP8 tensors can be kept on this GPU could not be found out: try it.",
     ("apple", "FP8", "none"): "PyTorch refuses FP8 tensors on this GPU.",
     ("cpu", "TF32", "none"): "A format of NVIDIA GPUs: the switches for it change nothing on a CPU.",
     ("cpu", "TF32", "unknown"): (
@@ -116,19 +118,46 @@ def _values(facts: DeviceFacts) -> dict[str, str]:
     gpu, fp32 = facts.gpu, facts.fp32
     return {
         "shortened": "" if gpu else _shortened_on_cpu(facts),
-        "matmul": "on" if fp32.cuda_matmul == "tf32" else "off",
-        "conv": "on" if fp32.cudnn_conv == "tf32" else "off",
-        "capability": gpu.capability_text if gpu else "",
-        "native": "native" if gpu and gpu.bf16_native else "not native",
-        "chip": gpu.chip if gpu else "",
-        "takes_bf16": "takes" if "bfloat16" in facts.amp.autocast_dtypes else "does not take",
+        "matmul": _on_or_off(fp32.cuda_matmul),
+        "conv": _on_or_off(fp32.cudnn_conv),
+        "not_in_tables": _not_in_tables(gpu) if gpu else "",
+        "native": _native_bf16(gpu) if gpu else "",
+        "autocast_bf16": _autocast_bf16(facts.amp),
     }
+
+
+def _on_or_off(switch: str | None) -> str:
+    if switch is None:
+        return "unknown"
+    return "on" if switch == "tf32" else "off"
+
+
+def _not_in_tables(gpu: GpuFacts) -> str:
+    if gpu.capability:
+        return f"Compute capability {gpu.capability_text} is not in the tables behind this report."
+    if gpu.architecture:
+        return f"The AMD chip {gpu.chip} is not in the table behind this report."
+    return "Which chip this is could not be found out, and so what it can do is unknown: measure."
+
+
+def _native_bf16(gpu: GpuFacts) -> str:
+    if gpu.bf16_native is None:
+        return "Whether PyTorch calls BF16 native here is unknown, too."
+    return f"PyTorch says that BF16 is {'native' if gpu.bf16_native else 'not native'} here."
+
+
+def _autocast_bf16(amp: AmpFacts) -> str:
+    if amp.autocast_dtypes is None:
+        return "It is unknown whether torch.autocast takes bfloat16"
+    return f"torch.autocast {'takes' if 'bfloat16' in amp.autocast_dtypes else 'does not take'} bfloat16"
 
 
 def _shortened_on_cpu(facts: DeviceFacts) -> str:
     """torch.set_float32_matmul_precision("medium") reaches the CPU too, where there is hardware for it."""
     short = facts.fp32.cpu_matmul
-    if not can_shorten_fp32(facts.cpu, short):
+    if short is None and any(can_shorten_fp32(facts.cpu, name) for name in ("bf16", "tf32")):
+        return " Whether FP32 matrix products are shortened now is unknown."
+    if short is None or not can_shorten_fp32(facts.cpu, short):
         return ""
     return (
         f" But FP32 matrix products may be shortened to {short.upper()} now: "

@@ -26,7 +26,7 @@ def _missing_gpu(facts: DeviceFacts) -> Iterator[str]:
             yield f"But {seen} is there: is the driver new enough? nvidia-smi shows which CUDA it supports."
     elif built.mps:
         yield "This PyTorch is built with MPS, but no usable Apple GPU was found."
-    elif seen:
+    elif seen and None not in (built.cuda, built.rocm, built.mps):
         yield f"A GPU seems present ({seen}) but this PyTorch is a CPU build: install a CUDA build to use it."
 
 
@@ -35,7 +35,7 @@ def _this_device(facts: DeviceFacts) -> Iterator[str]:
     if gpu and not has_kernels(gpu):
         yield (
             f"This PyTorch has no kernels for compute capability {gpu.capability_text} (it has them for "
-            f"{', '.join(gpu.built_for)}): operations on this GPU fail. Install a build that covers it."
+            f"{', '.join(gpu.built_for or ())}): operations on this GPU fail. Install a build that covers it."
         )
     if gpu and is_small_turing(gpu):
         yield (
@@ -64,11 +64,11 @@ def _tensor_core_speed(facts: DeviceFacts, formats: tuple[FormatSupport, ...]) -
     if gpu is None:
         why = "this device is a CPU"
     elif gpu.vendor != "nvidia":
-        why = f"{gpu.name} is not an NVIDIA GPU"
+        why = f"{facts.name} is not an NVIDIA GPU"
     elif len(missing) == len(formats) - 1:
-        why = f"{gpu.name} (compute capability {gpu.capability_text}) has no Tensor Cores"
+        why = f"{facts.name} (compute capability {gpu.capability_text}) has no Tensor Cores"
     else:
-        why = f"{gpu.name}'s Tensor Cores (compute capability {gpu.capability_text}) are for other formats"
+        why = f"{facts.name}'s Tensor Cores (compute capability {gpu.capability_text}) are for other formats"
     if missing:
         yield f"The speed of Tensor Cores (units for matrix products) in {', '.join(missing)}: {why}."
 
@@ -79,7 +79,7 @@ def _cuda_only(facts: DeviceFacts) -> Iterator[str]:
         yield f"How much GPU memory is used: {here}, and torch.cuda counts the memory of CUDA devices."
         yield f"Where a program waits for the GPU: {here}, and torch.cuda.set_sync_debug_mode watches CUDA."
         yield f"Several GPUs at work over NCCL: {here}; the same scripts run on CPUs, over gloo."
-    elif not facts.torch.nccl:
+    elif facts.torch.nccl is False:  # unknown is no reason to skip: running it will tell
         yield "Several GPUs at work over NCCL: this PyTorch was built without it."
     elif gpu.count == 1:
         yield "Several GPUs at work over NCCL: there is one GPU here."

@@ -27,7 +27,7 @@ def learner(*args, **kwargs):
         count += 1
 """,
         "timeout",
-        (_STILL, "in learner: `", "loop that never ends"),
+        (_STILL, "in learner: `", "loop that never ends", "work that is far too much"),
     ),
     "sleep": Fault(
         """\

@@ -53,6 +53,11 @@ CPUS = [
     ("arm64", ("asimdhp",), False, False, "vector units", "slow", "none"),
     ("aarch64", ("asimdhp", "bf16", "sve"), False, True, "vector units", "vector units", "none"),
     ("arm64", None, None, None, "unknown", "unknown", "unknown"),  # macOS with PyTorch 2.9
+    # A question about oneDNN that failed.
+    ("x86_64", SAPPHIRE_RAPIDS, None, True, "unknown", "unknown", "none"),
+    ("x86_64", AVX2, None, None, "unknown", "unknown", "none"),
+    ("arm64", ("asimdhp",), None, None, "vector units", "unknown", "none"),
+    (None, AVX2, True, True, "unknown", "unknown", "none"),
     ("ppc64le", (), False, False, "unknown", "unknown", "none"),
 ]
 CU130 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # torch 2.11.0 and 2.14.1 from PyPI
@@ -61,7 +66,7 @@ CU130 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # torch 2.11.0
 def facts(gpu: GpuFacts | None = None, **changes: object) -> DeviceFacts:
     name = {"nvidia": "cuda:0", "amd": "cuda:0", "apple": "mps"}[gpu.vendor] if gpu else "cpu"
     cpu = CpuFacts("Some CPU", "x86_64", 8, 2**34, "AVX2", AVX2, False, False)
-    built = TorchFacts("2.13.0", "3.12.1", "Linux", None, None, False, True, 4)
+    built = TorchFacts("2.13.0", "3.12.1", "Linux", "", "", False, True, 4)
     amp = AmpFacts(("float16", "bfloat16"), "float16", True)
     base = DeviceFacts(
         name, tuple(dict.fromkeys((name, "cpu"))), gpu, cpu, built, amp, Fp32Switches("none", "tf32", "none")
@@ -74,7 +79,7 @@ def nvidia(name: str = "NVIDIA H200", capability: tuple[int, int] = (9, 0), **ch
 
 
 def on_cpu(
-    machine: str, features: tuple[str, ...] | None, fp16: bool | None, bf16: bool | None
+    machine: str | None, features: tuple[str, ...] | None, fp16: bool | None, bf16: bool | None
 ) -> DeviceFacts:
     cpu = CpuFacts("Some CPU", machine, 8, None, "DEFAULT", features, fp16, bf16)
     return facts(cpu=cpu)
@@ -87,7 +92,9 @@ def report(known: DeviceFacts) -> DeviceReport:
 def scenarios() -> list[DeviceFacts]:
     found = [facts(nvidia(name, capability)) for name, capability, *_ in NVIDIA]
     found += [facts(GpuFacts("amd", "AMD Instinct", 2**36, architecture=chip)) for chip, *_ in AMD]
-    found += [facts(GpuFacts("apple", "Apple M2", 2**33, stores_fp8=stores)) for stores in (True, False)]
+    found += [
+        facts(GpuFacts("apple", "Apple M2", 2**33, stores_fp8=stores)) for stores in (True, False, None)
+    ]
     found += [on_cpu(*cpu[:4]) for cpu in CPUS]
     return found
 

@@ -114,3 +114,13 @@ def test_fp32_on_a_cpu_says_when_its_products_are_shortened() -> None:
     for does_not in (facts(), on_cpu("AMD64", ZEN_4, False, True), facts(nvidia())):
         known = replace(does_not, fp32=medium)
         assert "shortened" not in report(known).support("FP32").meaning
+
+
+def test_fp32_on_a_cpu_with_an_unknown_switch() -> None:
+    unknown = Fp32Switches(None, None, None)
+    said = "Whether FP32 matrix products are shortened now is unknown."
+    amx = replace(on_cpu("x86_64", SAPPHIRE_RAPIDS, True, True), fp32=unknown)
+    assert said in report(amx).support("FP32").meaning
+    assert said not in report(facts(fp32=unknown)).support("FP32").meaning  # nothing there to shorten with
+    # oneDNN's answer for FP16 shows whether it may use AMX: without it, AMX is not promised.
+    assert kinds(on_cpu("x86_64", SAPPHIRE_RAPIDS, None, True))["BF16"] == "unknown"

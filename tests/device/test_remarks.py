@@ -92,6 +92,13 @@ def test_machines_without_cuda_name_every_part(gpu: GpuFacts | None) -> None:
     assert all(text.endswith(".") for text in skipped)
 
 
+def test_an_unknown_build_is_not_called_one_without() -> None:
+    unknown = replace(facts().torch, cuda=None, nccl=None)
+    assert report(facts(nvidia(count=2), torch=unknown)).not_run_here() == ()
+    seen = report(facts(torch=unknown, nvidia_seen="/dev/nvidia0"))
+    assert "CPU build" not in str(seen)
+
+
 def test_cuda_without_nccl() -> None:
     without = replace(facts().torch, nccl=False)
     assert report(facts(nvidia(count=2), torch=without)).not_run_here() == (

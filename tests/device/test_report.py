@@ -57,6 +57,11 @@ def test_html_escapes_and_leaves_colours_to_the_theme() -> None:
     assert not re.search(r"color|background|#[0-9a-f]{3}", shown)
 
 
+def test_autocast_without_a_known_default() -> None:
+    known = facts(amp=replace(facts().amp, default_dtype=None))
+    assert "takes float16 and bfloat16, by default unknown" in str(report(known))
+
+
 def test_support_of_an_unknown_format() -> None:
     with pytest.raises(KeyError, match="FP4"):
         report(facts()).support("FP4")
