@@ -3,6 +3,9 @@
 .NOTPARALLEL:
 .PHONY: help lab quick test build nbval cuda clean
 
+# Set for another Python, it breaks the one in .venv.
+unexport PYTHONHOME
+
 RESULTS ?= scratch/cuda
 BIN := .venv/bin
 LINT := $(BIN)/ruff check -q && $(BIN)/ruff format -q --check && $(BIN)/mypy

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -75,7 +76,7 @@ def lab(ctx: click.Context, lesson: str, port: int | None, no_browser: bool) -> 
     """
     from amp_lab.course import server
 
-    page = f"{catalog.lesson(lesson).slug}.ipynb"
+    page = f"{_lesson(lesson).slug}.ipynb"
     root = workspace.checkout()
     if importlib.util.find_spec("jupyterlab") is None:
         raise click.ClickException(f"{sys.executable} has no JupyterLab: run `make lab` in {root}")
@@ -87,7 +88,10 @@ def lab(ctx: click.Context, lesson: str, port: int | None, no_browser: bool) -> 
     options = ["--no-browser"] if no_browser else []
     options += [] if port is None else [f"--ServerApp.port={port}"]
     start = server.command(root / "work", page, [*options, *ctx.args])
-    os.execve(start[0], start, server.environment(os.environ))
+    environment = server.environment(os.environ)
+    if "AMP_LAB_COURSE" in environment:
+        environment["AMP_LAB_COURSE"] = str(root)  # a relative one means another folder to a kernel in work/
+    os.execve(start[0], start, environment)
 
 
 @main.command()
@@ -123,8 +127,9 @@ def reset(name: str, yes: bool) -> None:
     `amp-lab reset 00` puts the whole page back, `amp-lab reset 0.1` only the cells of that exercise. Save
     the page first: what is saved is kept in work/backups.
     """
-    lesson = catalog.lesson_of(name) if "." in name else catalog.lesson(name)
-    what = f"exercise {name}" if "." in name else f"lesson {lesson.number} ({lesson.title})"
+    is_exercise = re.fullmatch(r"\d+\.\d+", name)
+    lesson = catalog.lesson_of(name) if is_exercise else _lesson(name)
+    what = f"exercise {name}" if is_exercise else f"lesson {lesson.number} ({lesson.title})"
     root = workspace.checkout()
     if not yes and not _agreed(
         f"Only what is saved can be kept: if JupyterLab has the page open, press Ctrl+S there first.\n"
@@ -132,7 +137,7 @@ def reset(name: str, yes: bool) -> None:
     ):
         click.echo("Nothing was changed.")
         sys.exit(1)
-    if "." in name:
+    if is_exercise:
         backup = workspace.reset_exercise(root, lesson.slug, name)
     else:
         backup = workspace.reset_lesson(root, lesson.slug)
@@ -142,6 +147,11 @@ def reset(name: str, yes: bool) -> None:
         return
     click.echo(f"{what[0].upper()}{what[1:]} is blank again in {page}.\nYour work is kept in {backup}.")
     click.echo("If JupyterLab has the page open: File, Reload Notebook from Disk (Revert, if it asks).")
+
+
+def _lesson(name: str) -> catalog.Lesson:
+    """Find a lesson also by the name of its file, which is what Jupyter shows."""
+    return catalog.lesson(name.removesuffix(".ipynb"))
 
 
 def _agreed(question: str) -> bool:

@@ -40,7 +40,6 @@ def exercise(name):
         title=f"Title of {name}",
         minutes=1,
         function="double",
-        task="Double it.",
         hints=("the idea × 2", "which call", "nearly:\n    return x" + " * 1" * 40),
         diagnoses={},
         why="because " * 40 + "of this",
@@ -54,7 +53,12 @@ def lesson(slug, *exercises):
 def notebook(name):
     return {
         "cells": [
-            {"id": f"stub-{name}", "cell_type": "code", "source": "raise NotImplementedError", "outputs": []},
+            {
+                "id": f"stub-{name}-1",
+                "cell_type": "code",
+                "source": "raise NotImplementedError",
+                "outputs": [],
+            },
             {"id": f"check-{name}", "cell_type": "code", "source": "check", "outputs": []},
         ],
         "metadata": {},
@@ -102,6 +106,8 @@ def test_help_names_every_command():
         (["solution", "0.9"], "no exercise '0.9'"),
         (["reset", "--yes", "0.9"], "no exercise '0.9'"),
         (["reset", "--yes", "9"], "no lesson '9'"),
+        (["reset", "--yes", "9.ipynb"], "no lesson '9'"),
+        (["reset", "--yes", "00.py"], "no lesson '00.py'"),
         (["reset", "--yes", "03_lops"], "no lesson '03_lops'; did you mean 03_loops"),
         (["reset", "0.1"], "there is no terminal to ask you on: add --yes"),
         (["lab", "9"], "no lesson '9'"),
@@ -186,7 +192,12 @@ def page(root):
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("00", "Lesson 00 (Title of 00_start_here)"), ("0", "Lesson 00"), ("0.1", "Exercise 0.1")],
+    [
+        ("00", "Lesson 00 (Title of 00_start_here)"),
+        ("0", "Lesson 00"),
+        (PAGE, "Lesson 00"),
+        ("0.1", "Exercise 0.1"),
+    ],
 )
 def test_reset_says_where_the_work_is(root, page, name, what):
     before = page.read_bytes()
@@ -268,6 +279,18 @@ def test_lab_at_a_lesson_with_arguments_of_jupyters(root, started):
     assert "--LabApp.default_url=/lab/tree/03_loops.ipynb" in first
     assert second[-1] == "--debug"
     assert f"--LabApp.default_url=/lab/tree/{PAGE}" in second
+
+
+def test_a_kernel_in_another_folder_finds_the_same_course(root, started, monkeypatch):
+    monkeypatch.chdir(root.parent)
+    monkeypatch.setenv("AMP_LAB_COURSE", root.name)
+    run("lab", "03_loops.ipynb")
+    monkeypatch.delenv("AMP_LAB_COURSE")
+    monkeypatch.setattr(workspace, "checkout", lambda: root)
+    run("lab")
+    (_, _, named), (_, _, unnamed) = started
+    assert named["AMP_LAB_COURSE"] == str(root)
+    assert "AMP_LAB_COURSE" not in unnamed
 
 
 def test_root_is_allowed_only_to_root(monkeypatch):

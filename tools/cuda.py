@@ -124,7 +124,8 @@ def run(part: Part, limit_s: float, root: Path) -> Outcome:
             child = psutil.Popen(
                 command,
                 cwd=root,
-                env={**os.environ, "PYTHONPATH": path},
+                # As in the lab (amp_lab/course/server.py): waiting threads sleep.
+                env={"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -4,6 +4,8 @@
 #   PYTHON=/path/to/python3   the Python that .venv is made with
 #   PIP_ARGS='--proxy ...'    more arguments for pip
 set -u
+# Set for another Python, these would break this one, or have pip install somewhere else.
+unset PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX
 CDPATH='' cd -- "$(dirname -- "$0")/.." || exit 1
 here=$(pwd -P)
 log=.venv/install.log
@@ -16,9 +18,13 @@ main() {
         *) fail "usage: sh tools/setup.sh lab|test" ;;
     esac
     if ready ".venv/.ready-$goal"; then return; fi
+    # What lies behind a link may be in use elsewhere.
+    [ ! -L .venv ] || fail ".venv is a link to another folder: remove the link (not the folder), then run the same command again"
     fault=$(fault_of_venv)
     if [ -n "$fault" ]; then
         find_python
+        [ ! -e .venv ] || [ -f .venv/pyvenv.cfg ] || fail \
+            ".venv is no virtual environment: move it elsewhere, then run the same command again"
         [ ! -e .venv ] || echo "Making .venv anew: $fault."
         make_venv
     fi
@@ -38,10 +44,11 @@ supported() { case $1 in 3.11 | 3.12 | 3.13 | 3.14) ;; *) return 1 ;; esac; }
 # True too when nobody asked for a certain Python.
 is_wanted() { [ -z "${PYTHON:-}" ] || [ "$1" = "$(version_of "$PYTHON")" ]; }
 
-# A stamp holds the path it was made at, because a .venv that was moved or copied is broken.
+# The path, because a .venv that was moved or copied is broken; checksums, because dates can lie in the future.
+stamp() { printf '%s\n' "$here" && cksum requirements.lock pyproject.toml; }
+
 ready() {
-    [ -f "$1" ] && [ "$(cat "$1")" = "$here" ] || return 1
-    if [ requirements.lock -nt "$1" ] || [ pyproject.toml -nt "$1" ]; then return 1; fi
+    [ -f "$1" ] && [ "$(cat "$1")" = "$(stamp)" ] || return 1
     version=$(version_of .venv/bin/python) && is_wanted "$version"
 }
 
@@ -49,6 +56,8 @@ ready() {
 fault_of_venv() {
     version=$(version_of .venv/bin/python) || { echo "its Python is gone" && return; }
     supported "$version" && is_wanted "$version" || { echo "it has Python $version" && return; }
+    # uv makes them so.
+    [ -e .venv/bin/pip ] || { echo "it has no pip" && return; }
     # A moved .venv still starts its python, but its scripts name the old place.
     case $(.venv/bin/pip --version 2>/dev/null </dev/null) in
         *" $here/.venv/"*) ;;
@@ -82,21 +91,37 @@ make_venv() {
 
 install() {
     echo "Installing $what: 1.5 GB on disk, more where PyTorch comes with CUDA; this takes minutes; to watch: tail -f $log"
+    stamped=$(stamp)
     # PIP_ARGS is unquoted because it may hold several arguments.
-    if .venv/bin/python -m pip install --disable-pip-version-check --no-input ${PIP_ARGS:-} \
-        -c requirements.lock -e "$package" >"$log" 2>&1 </dev/null; then
-        for stamp in $stamps; do printf '%s\n' "$here" >".venv/$stamp" || exit 1; done
+    .venv/bin/python -m pip install --disable-pip-version-check --no-input ${PIP_ARGS:-} \
+        -c requirements.lock -e "$package" >"$log" 2>&1 </dev/null
+    status=$?
+    if [ "$status" = 0 ]; then
+        for name in $stamps; do printf '%s\n' "$stamped" >".venv/$name" || exit 1; done
         return
     fi
     fail_if_disk_full "$(cat "$log")"
-    fail "$(reason_in_log); check the network or proxy, then run the same command again: it goes on where it stopped (log: $log)"
+    fail "$(reason_in_log); $(advice_for_log), then run the same command again: it goes on where it stopped (log: $log)"
 }
 
 # pip's last error that names a cause; the last line where it died of an exception.
 reason_in_log() {
-    reason=$(grep 'ERROR: ' "$log" | grep -v -e 'Failed to build' -e 'ERROR: Exception:' | tail -n 1)
+    reason=$(grep 'ERROR: ' "$log" | grep -v -e 'Failed to build' -e 'ERROR: Exception:' -e 'ERROR: ResolutionImpossible' | tail -n 1)
     [ -n "$reason" ] || reason=$(grep '[^ ]' "$log" | tail -n 1)
-    printf '%s\n' "$reason" | sed 's/^ *//'
+    [ "$status" != 137 ] || reason="pip was killed"
+    printf '%s\n' "${reason:-pip failed without a word (exit status $status)}" | sed 's/^ *//'
+}
+
+advice_for_log() {
+    if [ "$status" = 137 ]; then
+        echo "most likely memory ran out: close other programs"
+    elif grep -qiE 'could not fetch|connection|timed out|name resolution|(not|to) resolve|proxy|SSLError|certificate' "$log"; then
+        echo "check the network or proxy"
+    elif grep -q -e 'No matching distribution found for torch==' -e 'requested (constraint) torch==' "$log"; then
+        echo "PyTorch has wheels for Linux with glibc 2.28 or newer (x86-64 and ARM) and for macOS 14 or newer (Apple silicon): on another system nothing helps; else see the log"
+    else
+        echo "see the log for the cause"
+    fi
 }
 
 # The message that says so can be lost, for it too is written to the full disk.

@@ -2,10 +2,10 @@
 
 Notebooks are plain dictionaries here, as `json` reads them; nothing touches the disk.
 
-An exercise is its check cell and the stubs before it. In the blank both are easy to find. In a copy only the
-check cell's id can be trusted: JupyterLab keeps ids when it saves, but gives a pasted cell a new one, and of
-a split cell the second half keeps the old one. So a stub that is not there exactly once is put in afresh, and
-whatever the learner made of the old one stays where it is.
+An exercise is its check cell and the stubs that it checks. The build names both after the exercise, so in the
+blank their ids find them. In a copy only the check cell's id can be trusted: JupyterLab keeps ids when it
+saves, but gives a pasted cell a new one, and of a split cell the second half keeps the old one. So a stub that
+is not there exactly once is put in afresh, and whatever the learner made of the old one stays where it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 from typing import Any
 
-from amp_lab.course.source import STUB, check_cell_id
+from amp_lab.course.source import check_cell_id, is_stub_cell_id
 
 Cell = dict[str, Any]
 Notebook = dict[str, Any]
@@ -65,14 +65,10 @@ def put_back(notebook: Notebook, blank: Notebook, exercise_id: str) -> Notebook:
 
 def _exercise(pristine: list[Cell], exercise_id: str) -> tuple[list[Cell], Cell]:
     """Find an exercise in a blank: its stubs, and its check cell."""
-    stubs: list[Cell] = []
+    stubs = [cell for cell in pristine if is_stub_cell_id(cell["id"], exercise_id)]
     for cell in pristine:
         if cell["id"] == check_cell_id(exercise_id):
             return stubs, cell
-        if cell["id"].startswith("check-"):
-            stubs = []
-        elif cell["cell_type"] == "code" and STUB in "".join(cell["source"]):
-            stubs.append(cell)
     raise LookupError(f"no cell {check_cell_id(exercise_id)!r}")
 
 

@@ -23,6 +23,7 @@ import io
 import json
 import re
 import tokenize
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,10 @@ _HEADER_LIKE = re.compile(r"\s*#\s*%%+(?:\s|\[|$)")
 _MARKER_LIKE = re.compile(
     r"#+[\W_]*((begin|start|end|stop)[\W_]*solution|solution[\W_]*(begin|start|end|stop))", re.IGNORECASE
 )
-_MAGIC = re.compile(r"^# (?=%{1,2}[A-Za-z]|!)", re.MULTILINE)
+# An absolute error and a format's resolution are no solutions; any other word with these letters might be.
+_SOLUTION_LIKE = re.compile(r"(?<!ab)(?<!re)solut", re.IGNORECASE)
+_CALL_OF_SOLUTION = re.compile(r'# solution\("[0-9.]+"\)')
+_MAGIC = re.compile(r"\A# (?=%{1,2}[A-Za-z]|!)")
 _PROSE = re.compile(r"^# ?", re.MULTILINE)
 _EXERCISE_ID = re.compile(r"(?:0|[1-9]\d?)\.[1-9]\d?")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -66,8 +70,8 @@ class Cell:
 
     @property
     def source(self) -> str:
-        """The cell as a notebook holds it: markdown and magic lines without their comment sign."""
-        return (_PROSE if self.kind == "markdown" else _MAGIC).sub("", self.text)
+        """The cell as a notebook holds it: markdown, and a magic in line one, without the comment sign."""
+        return _PROSE.sub("", self.text) if self.kind == "markdown" else _MAGIC.sub("", self.text, count=1)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,12 @@ class Source:
 def read(text: str, path: str | Path) -> Source:
     """Read a whole lesson; raises SourceError at the first thing in it that is not allowed."""
     try:
-        return _read(text, Path(path).stem[:2])
+        with warnings.catch_warnings():
+            # What Python says about a string such as "\\d" becomes an error in that line, instead of a warning
+            # each time that somebody reads the lesson. Before Python 3.12 it is a DeprecationWarning.
+            warnings.simplefilter("error", SyntaxWarning)
+            warnings.simplefilter("error", DeprecationWarning)
+            return _read(text, Path(path).stem[:2])
     except _Fault as fault:
         raise SourceError(path, fault.line, fault.message) from None
 
@@ -130,6 +139,20 @@ def check_cell_id(exercise_id: str) -> str:
     return "check-" + exercise_id.replace(".", "-")
 
 
+def stub_cell_ids(exercise_id: str, count: int) -> list[str]:
+    """Return the ids of the cells of an exercise that a learner completes: `["stub-4-1-1"]` if it is one."""
+    return [f"{_stub_prefix(exercise_id)}{number}" for number in range(1, count + 1)]
+
+
+def is_stub_cell_id(cell_id: str, exercise_id: str) -> bool:
+    """Tell whether a cell of the blank with this id is one that the exercise asks to complete."""
+    return cell_id.startswith(_stub_prefix(exercise_id))
+
+
+def _stub_prefix(exercise_id: str) -> str:
+    return f"stub-{exercise_id.replace('.', '-')}-"
+
+
 def check_cells(notebook: Mapping[str, Any]) -> dict[str, str]:
     """Map each check cell of a course notebook to its exercise, in page order: `{"check-4-1": "4.1"}`.
 
@@ -159,7 +182,7 @@ class _Fault(Exception):
 class _Check(NamedTuple):
     exercise_id: str
     line: int
-    names: frozenset[str]
+    name: str
 
 
 class _Comment(NamedTuple):
@@ -181,6 +204,7 @@ def _read(text: str, lesson: str) -> Source:
     answers: dict[str, tuple[Cell, ...]] = {}
     checks: dict[int, str] = {}
     waiting: list[_Waiting] = []
+    taken: dict[str, str] = {}
     all_cells = cells(text)
     for index, cell in enumerate(all_cells):
         if cell.kind == "markdown":
@@ -189,6 +213,8 @@ def _read(text: str, lesson: str) -> Source:
         tree = _tree(cell)
         for block in found:
             _check_place(block, cell, tree)
+        marked = _names_with_blocks(tree, found)
+        _check_bindings(tree, marked, waiting)
         check = _check(tree, lesson)
         if check:
             if found:
@@ -199,11 +225,10 @@ def _read(text: str, lesson: str) -> Source:
                 raise _Fault(
                     check.line, f"exercise {check.exercise_id} is checked twice; give each its own id"
                 )
-            taken = _take(waiting, check)
-            answers[check.exercise_id] = tuple(each.cell for each in taken)
+            answers[check.exercise_id] = _take(waiting, check, taken)
             checks[index] = check.exercise_id
         elif found:
-            waiting.append(_Waiting(cell, found[0], _names_with_blocks(tree, found)))
+            waiting.append(_Waiting(cell, found[0], marked))
             blocks += found
     if waiting:
         first, wanted = waiting[0].block.begin, _listed(waiting[0].names) or "the function of this block"
@@ -211,15 +236,19 @@ def _read(text: str, lesson: str) -> Source:
     return Source(all_cells, tuple(blocks), answers, checks)
 
 
-def _take(waiting: list[_Waiting], check: _Check) -> list[_Waiting]:
-    """Take the cells that define what is checked out of those that wait for a check."""
-    taken = [each for each in waiting if each.names & check.names]
-    if not taken:
+def _take(waiting: list[_Waiting], check: _Check, taken: dict[str, str]) -> tuple[Cell, ...]:
+    """Take the cells that define what is checked out of those that wait; `taken` says which check took a name."""
+    mine = [each for each in waiting if check.name in each.names]
+    if not mine and check.name in taken:
+        advice = "give each exercise its own cell"
         raise _Fault(
-            check.line, f"no solution block for {_listed(check.names)} above; mark it with `{BEGIN}`"
+            check.line, f"the cell of `{check.name}` was taken by check {taken[check.name]}; {advice}"
         )
-    waiting[:] = [each for each in waiting if each not in taken]
-    return taken
+    if not mine:
+        raise _Fault(check.line, f"no solution block for `{check.name}` above; mark it with `{BEGIN}`")
+    waiting[:] = [each for each in waiting if each not in mine]
+    taken |= {name: check.exercise_id for each in mine for name in each.names}
+    return tuple(each.cell for each in mine)
 
 
 def _listed(names: frozenset[str]) -> str:
@@ -303,7 +332,8 @@ def _tree(cell: Cell) -> ast.Module:
         # Compiled, because parsing alone lets a `return` outside a function pass.
         compile(_numbered(cell), "<cell>", "exec", dont_inherit=True)
     except SyntaxError as error:
-        message = f"not valid Python ({error.msg}); correct it, or comment a magic line: `# !command`"
+        advice = "correct it, or, if it is a magic, begin the cell with it: `# !command`"
+        message = f"Python objects to this line ({error.msg}); {advice}"
         raise _Fault(error.lineno or cell.first, message) from None
     return ast.parse(_numbered(cell))
 
@@ -329,16 +359,52 @@ def _read_check(call: ast.Call, lesson: str) -> _Check:
         raise _Fault(
             call.lineno, f"exercise {exercise_id} is not of lesson {lesson}; number it from {number}.1"
         )
-    names = frozenset(each.id for each in call.args[1:] if isinstance(each, ast.Name))
-    if not names:
-        raise _Fault(call.lineno, f'no answer to check; pass it by its name: `check("{exercise_id}", name)`')
-    return _Check(exercise_id, call.lineno, names)
+    match call:
+        case ast.Call(args=[_, ast.Name(id=name)], keywords=[]):
+            return _Check(exercise_id, call.lineno, name)
+    advice = f'pass it by its name: `check("{exercise_id}", name)`'
+    raise _Fault(call.lineno, f"`check` takes one answer, a function or class; {advice}")
 
 
 def _names_with_blocks(tree: ast.Module, blocks: list[Block]) -> frozenset[str]:
     """Return the functions and classes of a cell that hold a solution block."""
     defined = [node for node in tree.body if isinstance(node, (*_FUNCTIONS, ast.ClassDef))]
     return frozenset(node.name for node in defined if any(_holds(node, block) for block in blocks))
+
+
+def _check_bindings(tree: ast.Module, marked: frozenset[str], waiting: list[_Waiting]) -> None:
+    """Between an answer and its check nothing else may take its name: the check would grade that instead."""
+    pending = frozenset().union(*(each.names for each in waiting))
+    seen: set[str] = set()
+    for name, line, extends in _bindings(tree):
+        if name in seen or (name in pending and not (extends and name in marked)):
+            raise _Fault(
+                line, f"`{name}` is an answer and is defined again before its check; rename this one"
+            )
+        if name in marked:
+            seen.add(name)
+
+
+def _bindings(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
+    """Yield each name that a cell binds, its line, and whether a class of that name is being extended.
+
+    A long class may go on in a later cell as `class Scaler(Scaler)`. What functions bind inside is their own.
+    """
+    nodes: list[ast.AST] = list(tree.body)
+    while nodes:
+        match nodes.pop(0):
+            case ast.ClassDef(name=name, bases=bases, lineno=line):
+                yield name, line, any(isinstance(base, ast.Name) and base.id == name for base in bases)
+            case ast.FunctionDef(name=name, lineno=line) | ast.AsyncFunctionDef(name=name, lineno=line):
+                yield name, line, False
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del(), lineno=line):
+                yield name, line, False
+            case ast.alias(name=name, asname=asname, lineno=line):
+                yield asname or name.split(".")[0], line, False
+            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                pass
+            case node:
+                nodes[:0] = ast.iter_child_nodes(node)
 
 
 # --- Solution blocks ---
@@ -367,16 +433,29 @@ def _markers(cell: Cell) -> Iterator[tuple[int, _Comment]]:
             raise _Fault(
                 number, "a solution marker inside a string; end the string above, or word it otherwise"
             )
+        if number > cell.first and _MAGIC.match(comment.text if comment else line):
+            raise _Fault(
+                number,
+                "this line would become a command or magic; begin a cell with it, or word it otherwise",
+            )
         if comment is None:
             continue
         if comment.text in (BEGIN, END):
             if not comment.alone:
                 raise _Fault(number, f"`{comment.text}` stands beside code; give it a line of its own")
             yield number, comment
-        elif comment.text.startswith("###") or _MARKER_LIKE.match(comment.text):
-            raise _Fault(number, f"unknown marker `{comment.text}`; write `{BEGIN}` or `{END}`")
+        elif _looks_like_a_marker(comment.text):
+            raise _Fault(
+                number, f"unknown marker `{comment.text}`; write `{BEGIN}` or `{END}`, or another comment"
+            )
         elif "NBVAL_" in comment.text:
             raise _Fault(number, f"`{comment.text}` gives no reason; use the cell's tags instead")
+
+
+def _looks_like_a_marker(comment: str) -> bool:
+    if _CALL_OF_SOLUTION.fullmatch(comment):  # This is how a page offers it.
+        return False
+    return comment.startswith("###") or bool(_SOLUTION_LIKE.search(comment))
 
 
 def _blocks(cell: Cell) -> list[Block]:
@@ -421,6 +500,12 @@ def _check_place(block: Block, cell: Cell, tree: ast.Module) -> None:
         raise _Fault(
             block.begin, f"`{BEGIN}` is not indented as the body of `{function.name}`; align the two"
         )
+    for each in around:
+        for statement in each.body:
+            if statement.lineno < block.begin and isinstance(statement, (ast.Return, ast.Raise)):
+                raise _Fault(
+                    statement.lineno, f"`{each.name}` ends here, above its solution; move this line into it"
+                )
     for statement in function.body:
         for marker in (block.begin, block.end):
             if statement.lineno < marker < (statement.end_lineno or statement.lineno):

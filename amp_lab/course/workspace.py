@@ -28,12 +28,15 @@ from amp_lab.course.cells import NotANotebook, dump, parse, put_back
 PARTS_OF_A_CHECKOUT = ("notebooks", "solutions", "pyproject.toml")
 _FULL = "free some space and try again"
 _LOCKED = "make the folder writable, or move the checkout to one that is"
+_IN_THE_WAY = "a file has the name of a folder on this path: rename the file"
 _ADVICE = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EACCES: _LOCKED,
     errno.EPERM: _LOCKED,
     errno.EROFS: _LOCKED,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
 }
 
 
@@ -109,9 +112,8 @@ def reset_lesson(root: Path, slug: str) -> Path | None:
         if _copy(root, blank):
             return None
         data = blank.read_bytes()
-        backup = _replace_keeping(root, blank.name, data)
-        _remember(root, blank.name, data)
-        return backup
+        with _remembered(root, blank.name, data):
+            return _replace_keeping(root, blank.name, data)
 
 
 def reset_exercise(root: Path, slug: str, exercise_id: str) -> Path | None:
@@ -176,10 +178,10 @@ def _copy(root: Path, blank: Path) -> bool:
         return False
     data = blank.read_bytes()
     try:
-        _create(copy, data)
+        with _remembered(root, blank.name, data):
+            _create(copy, data)
     except FileExistsError:  # it appeared in between
         return False
-    _remember(root, blank.name, data)
     return True
 
 
@@ -259,10 +261,13 @@ def _write_new(path: Path, data: bytes) -> None:
 # --- where copies came from ---------------------------------------------------------------------------------
 
 
-def _remember(root: Path, name: str, blank: bytes) -> None:
+@contextmanager
+def _remembered(root: Path, name: str, blank: bytes) -> Iterator[None]:
+    """Write the new record, and put it in force once the copy is made: what cannot be written stops the copy."""
     path = root / "work" / ".amp-lab" / "origin.json"
     origins = {**_origins(path), name: hashlib.sha256(blank).hexdigest()}
     with _written(path, (json.dumps(origins, indent=1) + "\n").encode()) as part:
+        yield
         os.replace(part, path)
 
 

@@ -16,10 +16,15 @@ def digits(count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         labels, int64 of shape `(count,)`: the digit, 0 to 9.
 
     Raises:
+        TypeError: if `count` is neither an int nor None.
         ValueError: if `count` is not between 1 and 1,797.
 
     Source: `sklearn.datasets.load_digits`, the test part of the UCI set "Optical Recognition of Handwritten Digits".
     """
+    if not (count is None or (isinstance(count, int) and not isinstance(count, bool))):
+        raise TypeError(
+            f"digits(count={count!r}): count is how many images you want, an int, or None for all"
+        )
     from sklearn.datasets import load_digits  # takes a second to import: only where the data is wanted
 
     data, target = load_digits(return_X_y=True)

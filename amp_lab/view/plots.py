@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
+import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 COLOURS = {"black": "#000000", "orange": "#D55E00", "blue": "#0072B2", "green": "#009E73", "pink": "#CC79A7"}
 
@@ -19,30 +23,95 @@ _STYLES: tuple[dict[str, Any], ...] = (
 )
 
 
-def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
+def loss_curves(losses: Mapping[str, Iterable[float] | torch.Tensor], title: str) -> Figure:
     """Draw the training loss of up to three runs against the step, the loss on a logarithmic axis.
 
+    A cross marks the step, counted from 0, at which a loss is NaN or inf for the first time.
+
     Args:
-        losses: for each run its name and its loss at every step; the first is drawn as a wide grey line.
+        losses: for each run its name and its loss at every step: a list, an array, or a tensor of any dtype and
+            device; the first is drawn as a wide grey line.
         title: what the picture says.
 
     Raises:
-        ValueError: for no run, or for more than three.
+        ValueError: for no run, for more than three, and for a run that is not a series of numbers or has none
+            that can be shown: neither a positive one nor NaN or inf.
     """
     if not 1 <= len(losses) <= len(_STYLES):
         raise ValueError(
             f"loss_curves draws 1 to {len(_STYLES)} runs so that they can be told apart; it was given {len(losses)}"
         )
+    # Before there is a figure: a notebook would show it, empty, below the error.
+    runs = {name: _numbers(name, loss) for name, loss in losses.items()}
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    for (name, loss), style in zip(losses.items(), _STYLES, strict=False):
-        axes.plot(loss, label=f"{name}: ends at {loss[-1]:.3f}", **style)
     axes.set(yscale="log", xlabel="training step", ylabel="training loss (cross-entropy)", title=title)
+    lines = [_draw(axes, run, style) for run, style in zip(runs.values(), _STYLES, strict=False)]
+    last = max(map(len, runs.values())) - 1
+    margin = 0.05 * last or 1.0
+    axes.set_xlim(-margin, last + margin)  # also for the steps at which there is nothing to draw
+    axes.locator_params(axis="x", integer=True)
     _plain_log_labels(axes)
-    axes.legend(frameon=False, loc="upper right")
+    legend = axes.legend(lines, [""] * len(lines), frameon=False, loc="best")
+    # Only now, as Matplotlib leaves out a label that begins with "_".
+    for text, (name, run) in zip(legend.get_texts(), runs.items(), strict=True):
+        text.set_text(f"{name}: {_in_words(run)}")
     return figure
+
+
+def _numbers(name: str, loss: Iterable[float] | torch.Tensor) -> list[float]:
+    try:
+        values = loss.tolist() if isinstance(loss, torch.Tensor) else loss
+        # A loss that was never detached warns when it becomes a number.
+        run = [float(value.detach() if isinstance(value, torch.Tensor) else value) for value in values]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"the losses of {name!r} must be one number for each step ({error})") from None
+    if not run:
+        raise ValueError(f"the losses of {name!r} are empty: append the loss of every step, as loss.item()")
+    if not any(value > 0 or math.isnan(value) or math.isinf(value) for value in run):
+        raise ValueError(
+            f"no loss of {name!r} is positive (the largest is {max(run):g}), and a logarithmic axis shows only those"
+        )
+    return run
+
+
+def _first_not_finite(run: list[float]) -> int | None:
+    return next((step for step, value in enumerate(run) if not math.isfinite(value)), None)
+
+
+def _draw(axes: Axes, run: list[float], style: dict[str, Any]) -> Line2D:
+    finite = [value if math.isfinite(value) else math.nan for value in run]
+    # A point without a neighbour makes no line.
+    alone = all(math.isnan(one + other) for one, other in pairwise(finite))
+    (line,) = axes.plot(finite, marker="o" if alone else None, **style)
+    first = _first_not_finite(run)
+    if first is not None:
+        cross: dict[str, Any] = {
+            "marker": "X",
+            "markersize": 8 + style["linewidth"],
+            "color": style["color"],
+            "zorder": 3,
+        }
+        if first > 0 and run[first - 1] > 0:
+            axes.plot(first, run[first - 1], **cross)
+        else:  # no loss before it to stand beside: on the bottom axis
+            axes.plot(first, 0, transform=axes.get_xaxis_transform(), clip_on=False, **cross)
+    return line
+
+
+def _in_words(run: list[float]) -> str:
+    first = _first_not_finite(run)
+    if first is None:
+        return f"ends at {run[-1]:.3g}"
+    kind = str(run[first]).replace("nan", "NaN")
+    if any(map(math.isfinite, run[first:])):
+        return f"first {kind} at step {first}, ends at {run[-1]:.3g}".replace("nan", "NaN")
+    return f"{kind} from step {first}"
 
 
 def _plain_log_labels(axes: Axes) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
+    low, high = axes.get_ylim()
+    # Less than a decade may hold no power of ten to be labelled.
+    axes.yaxis.set_minor_formatter("{x:g}" if high < 10 * low else "")
     axes.grid(True, which="both", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)

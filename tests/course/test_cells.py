@@ -1,5 +1,6 @@
 """Putting the cells of an exercise back, for each thing a learner may have done to them."""
 
+import copy
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from amp_lab.course.cells import NotANotebook, dump, parse, put_back
 
 STUB = "def {}():\n    raise NotImplementedError"
+A, B, C = "stub-0-1-1", "stub-0-2-1", "stub-0-2-2"
 
 
 def markdown(name):
@@ -36,13 +38,13 @@ def notebook(*cells):
 
 BLANK = notebook(
     markdown("m0"),
-    code("demo", "print(1)"),
-    code("stub-a", STUB.format("a")),
+    code("demo", "try:\n    raise NotImplementedError\nexcept NotImplementedError:\n    pass"),
+    code(A, STUB.format("a")),
     markdown("m1"),
     code("check-0-1", 'check("0.1", a)'),
     markdown("m2"),
-    code("stub-b", STUB.format("b")),
-    code("stub-c", STUB.format("c")),
+    code(B, STUB.format("b")),
+    code(C, STUB.format("c")),
     code("check-0-2", 'check("0.2", b, c)'),
     markdown("end"),
 )
@@ -78,9 +80,8 @@ def test_only_the_cells_of_the_exercise_change():
     after = put_back(before, BLANK, "0.2")
     assert ids(after) == ids(BLANK)
     for name in ids(BLANK):
-        wanted = BLANK if name in ("stub-b", "stub-c", "check-0-2") else before
+        wanted = BLANK if name in (B, C, "check-0-2") else before
         assert cell(after, name) == cell(wanted, name), name
-    assert before == worked(), "the argument was changed"
     assert after["metadata"] == before["metadata"]
 
 
@@ -92,65 +93,91 @@ def test_an_edited_check_cell_is_back():
 
 def test_a_stub_that_was_made_a_markdown_cell_is_code_again():
     before = worked()
-    cell(before, "stub-a")["cell_type"] = "markdown"
-    assert cell(put_back(before, BLANK, "0.1"), "stub-a") == cell(BLANK, "stub-a")
+    cell(before, A)["cell_type"] = "markdown"
+    assert cell(put_back(before, BLANK, "0.1"), A) == cell(BLANK, A)
 
 
 @pytest.mark.parametrize(
     ("deleted", "order"),
     [
-        (["stub-a"], "m0 demo m1 stub-a check-0-1 m2"),
-        (["check-0-1"], "m0 demo stub-a m1 check-0-1 m2"),
-        (["stub-a", "check-0-1"], "m0 demo stub-a m1 check-0-1 m2"),
-        (["stub-a", "m1", "check-0-1"], "m0 demo stub-a check-0-1 m2"),
-        (["m0", "demo", "stub-a", "m1", "check-0-1"], "stub-a check-0-1 m2"),
+        ([A], f"m0 demo m1 {A} check-0-1 m2"),
+        (["check-0-1"], f"m0 demo {A} m1 check-0-1 m2"),
+        ([A, "check-0-1"], f"m0 demo {A} m1 check-0-1 m2"),
+        ([A, "m1", "check-0-1"], f"m0 demo {A} check-0-1 m2"),
+        (["m0", "demo", A, "m1", "check-0-1"], f"{A} check-0-1 m2"),
     ],
 )
 def test_deleted_cells_are_back_where_they_belong(deleted, order):
     after = put_back(without(worked(), *deleted), BLANK, "0.1")
-    assert ids(after) == [*order.split(), "stub-b", "stub-c", "check-0-2", "end"]
-    assert cell(after, "stub-a") == cell(BLANK, "stub-a")
+    assert ids(after) == [*order.split(), B, C, "check-0-2", "end"]
+    assert cell(after, A) == cell(BLANK, A)
 
 
 def test_an_exercise_of_two_stubs_is_back_in_order():
-    after = put_back(without(worked(), "stub-b", "stub-c", "check-0-2"), BLANK, "0.2")
+    after = put_back(without(worked(), B, C, "check-0-2"), BLANK, "0.2")
     assert ids(after) == ids(BLANK)
-    assert ids(put_back(without(worked(), "stub-b", "stub-c"), BLANK, "0.2")) == ids(BLANK)
+    assert ids(put_back(without(worked(), B, C), BLANK, "0.2")) == ids(BLANK)
 
 
 def test_nothing_but_own_cells_left():
     after = put_back(notebook(code("mine", "1 + 1")), BLANK, "0.2")
-    assert ids(after) == ["stub-b", "stub-c", "check-0-2", "mine"]
+    assert ids(after) == [B, C, "check-0-2", "mine"]
 
 
 def test_the_halves_of_a_split_stub():
     before = worked()
-    at = ids(before).index("stub-a")
+    at = ids(before).index(A)
     before["cells"].insert(at, code("8f2c01aa", "def mine():"))  # JupyterLab gives the first half a new id
     after = put_back(before, BLANK, "0.1")
-    assert ids(after)[at : at + 2] == ["8f2c01aa", "stub-a"]
+    assert ids(after)[at : at + 2] == ["8f2c01aa", A]
     assert cell(after, "8f2c01aa") == code("8f2c01aa", "def mine():")
 
 
 def test_a_repeated_id_is_not_guessed_at():
     before = worked()
-    twins = [code("stub-a", "first"), code("stub-a", "second")]
-    at = ids(before).index("stub-a")
+    twins = [code(A, "first"), code(A, "second")]
+    at = ids(before).index(A)
     before["cells"][at : at + 1] = twins
     after = put_back(before, BLANK, "0.1")
     assert len(set(ids(after))) == len(after["cells"])
     assert [one["source"] for one in after["cells"][at : at + 2]] == [["first"], ["second"]]
-    assert ids(after)[at + 2 : at + 5] == ["m1", "stub-a", "check-0-1"]
+    assert ids(after)[at + 2 : at + 5] == ["m1", A, "check-0-1"]
     assert put_back(after, BLANK, "0.1") == after, "a second reset must find everything in its place"
+
+
+def test_an_exercise_takes_only_its_own_stubs_whatever_their_order():
+    """Also: a demo cell may raise NotImplementedError."""
+    first, second = code("stub-0-1-1", STUB.format("f")), code("stub-0-2-1", STUB.format("g"))
+    check_second, check_first = code("check-0-2", 'check("0.2", g)'), code("check-0-1", 'check("0.1", f)')
+    demo, other = code("demo", STUB.format("demo")), code("stub-0-11-1", STUB.format("h"))
+    blank = notebook(first, second, demo, check_second, check_first, other)
+    solved = copy.deepcopy(blank)
+    for each in solved["cells"]:
+        each["source"] = ["solved"]
+    for exercise, its in (("0.1", {"stub-0-1-1", "check-0-1"}), ("0.2", {"stub-0-2-1", "check-0-2"})):
+        after = put_back(solved, blank, exercise)
+        assert ids(after) == ids(blank)
+        assert {each["id"] for each in after["cells"] if each["source"] != ["solved"]} == its
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_neither_argument_is_changed(repeated):
+    before, blank = worked(), copy.deepcopy(BLANK)
+    if repeated:
+        before["cells"].insert(0, code(B, "a copy"))
+    kept = copy.deepcopy(before)
+    assert put_back(before, blank, "0.2") != before
+    assert before == kept
+    assert blank == BLANK
 
 
 def test_a_stub_moved_below_its_check_comes_before_it():
     before = worked()
-    moved = before["cells"].pop(ids(before).index("stub-a"))
+    moved = before["cells"].pop(ids(before).index(A))
     before["cells"].append(moved)
     after = put_back(before, BLANK, "0.1")
-    assert ids(after)[:5] == ["m0", "demo", "m1", "stub-a", "check-0-1"]
-    assert ids(after).count("stub-a") == 1
+    assert ids(after)[:5] == ["m0", "demo", "m1", A, "check-0-1"]
+    assert ids(after).count(A) == 1
 
 
 def test_cells_without_an_id_stay():

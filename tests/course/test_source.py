@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import jupytext
@@ -115,10 +116,11 @@ def test_solution_of_returns_the_code_of_one_exercise():
 
 
 def test_an_answer_may_take_several_cells_and_checks_may_follow_their_answers_in_any_order():
-    cell = "# %%\ndef {0}():\n    ### BEGIN SOLUTION\n    return '{0}'\n    ### END SOLUTION\n"
-    text = "".join(map(cell.format, "fgf")) + '# %%\ncheck("4.1", g)\n# %%\ncheck("4.2", f)\n'
-    assert source.solution_of(text, PATH, "4.1") == "def g():\n    return 'g'"
-    assert source.solution_of(text, PATH, "4.2") == "def f():\n    return 'f'\n\n\ndef f():\n    return 'f'"
+    cell = "# %%\nclass {0}:\n    def f(self):\n        ### BEGIN SOLUTION\n        pass\n        ### END SOLUTION\n"
+    text = "".join(map(cell.format, ("F", "G", "F(F)"))) + '# %%\ncheck("4.1", G)\n# %%\ncheck("4.2", F)\n'
+    method = "    def f(self):\n        pass"
+    assert source.solution_of(text, PATH, "4.1") == f"class G:\n{method}"
+    assert source.solution_of(text, PATH, "4.2") == f"class F:\n{method}\n\n\nclass F(F):\n{method}"
 
 
 def test_a_block_may_be_the_body_of_an_inner_function():
@@ -137,6 +139,42 @@ def test_a_lesson_without_exercises_is_allowed():
     text = "# %% [markdown]\n# Text.\n\n# %%\nx = 1\n"
     assert source.exercise_ids(text, PATH) == ()
     assert source.blank(text, PATH) == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '# solution("4.1")',
+        "# the absolute error, at the resolution of FP16",
+        "x = [f for f in range(3)], lambda f: f",
+        "def other():\n    f = 1",
+        "x.f = f(1)",
+        "#!no magic, no command",
+        "# 5 % of it",
+    ],
+)
+def test_what_only_resembles_a_fault_is_none(line):
+    text = in_function(BEGIN, "    return x", END, "", "# %%", "y = 1", line)
+    assert source.cells(source.blank(text, PATH))[1].source == f"y = 1\n{line}"
+
+
+def test_only_the_first_line_of_a_cell_is_a_magic():
+    (cell,) = source.cells("# %%\n\n# !ls\n# a comment\n")
+    assert cell.source == "!ls\n# a comment"
+
+
+def test_reading_a_lesson_leaves_the_warnings_of_its_caller_alone(recwarn):
+    source.read(GOOD, PATH)
+    warnings.warn("still shown", SyntaxWarning, stacklevel=1)
+    assert [str(each.message) for each in recwarn] == ["still shown"]
+
+
+def test_ids_of_stubs_are_told_from_those_of_another_exercise():
+    assert source.stub_cell_ids("4.1", 2) == ["stub-4-1-1", "stub-4-1-2"]
+    (of_another,) = source.stub_cell_ids("4.11", 1)
+    assert not source.is_stub_cell_id(of_another, "4.1")
+    assert not source.is_stub_cell_id(source.check_cell_id("4.1"), "4.1")
+    assert all(source.is_stub_cell_id(each, "4.1") for each in source.stub_cell_ids("4.1", 12))
 
 
 def test_jupytext_reads_the_same_cells():
@@ -269,6 +307,16 @@ FAULTS = {
         "a block inside the one of line 3",
         in_function(BEGIN, "    x += 1", BEGIN, "    return x", END, END),
     ),
+    "word in a comment": (
+        3,
+        "unknown marker `# SOLUTION below`",
+        in_function("    # SOLUTION below", BEGIN, "    return x", END),
+    ),
+    "word beside code": (
+        2,
+        "unknown marker `# my resolving solute`",
+        "# %%\nx = 1  # my resolving solute\n",
+    ),
     "unclosed": (3, "this solution block is not closed in its cell", in_function(BEGIN, "    return x")),
     "closed in another cell": (
         3,
@@ -359,6 +407,21 @@ FAULTS = {
         "the body of `f` goes on below its solution",
         in_function(BEGIN, "    x += 1", END, "    return x"),
     ),
+    "return above": (
+        4,
+        "`f` ends here, above its solution",
+        in_function("    x += 1", "    return x", BEGIN, "    return x", END),
+    ),
+    "raise above": (
+        3,
+        "`f` ends here, above its solution",
+        in_function("    raise ValueError", BEGIN, "    return x", END),
+    ),
+    "return above an inner function": (
+        3,
+        "`f` ends here, above its solution",
+        in_function("    return x", "    def g():", "    " + BEGIN, "        return x", "    " + END),
+    ),
     "leaking comment below": (
         5,
         "the body of `f` goes on below its solution",
@@ -381,6 +444,56 @@ FAULTS = {
         8,
         "no solution block for `g` above",
         exercise("def f(x):", BEGIN, "    return x", END, check='check("4.1", g)'),
+    ),
+    "check of the unmarked of two functions in a cell": (
+        11,
+        "no solution block for `g` above; mark it",
+        exercise(
+            "def f(x):", BEGIN, "    return x", END, "", "def g(x):", "    return x", check='check("4.1", g)'
+        ),
+    ),
+    "two exercises in a cell": (
+        15,
+        "the cell of `g` was taken by check 4.1; give each exercise its own cell",
+        exercise("def f(x):", BEGIN, "    return x", END, "def g(x):", BEGIN, "    return x", END)
+        + '\n# %%\ncheck("4.2", g)\n',
+    ),
+    "function checked twice": (
+        11,
+        "the cell of `f` was taken by check 4.1; give each exercise its own cell",
+        in_function(BEGIN, "    return x", END) + '\n# %%\ncheck("4.2", f)\n',
+    ),
+    "defined again": (
+        8,
+        "`f` is an answer and is defined again before its check",
+        in_function(BEGIN, "    return x", END, "", "# %%", "def f(x): return 2 * x"),
+    ),
+    "defined again as an exercise": (
+        8,
+        "`f` is an answer and is defined again before its check",
+        in_function(BEGIN, "    return x", END, "", "# %%", "def f(x):", BEGIN, "    return x", END),
+    ),
+    "extended without a block": (
+        9,
+        "`f` is an answer and is defined again before its check",
+        exercise(
+            "class f:", "    def g():", "    " + BEGIN, "        x", "    " + END, "# %%", "class f(f): pass"
+        ).replace("# %%\nclass f(f)", "# %%\n\nclass f(f)"),
+    ),
+    "assigned in its own cell": (
+        6,
+        "`f` is an answer and is defined again before its check",
+        in_function(BEGIN, "    return x", END, "f = jit(f)"),
+    ),
+    "assigned beside its check": (
+        8,
+        "`f` is an answer and is defined again before its check",
+        exercise("def f(x):", BEGIN, "    return x", END, check='f = jit(f)\ncheck("4.1", f)'),
+    ),
+    "imported, deleted or a loop's": (
+        9,
+        "`f` is an answer and is defined again before its check",
+        in_function(BEGIN, "    return x", END, "", "# %%", "if True:\n    from m import g as f"),
     ),
     "one of two without a check": (
         3,
@@ -437,13 +550,38 @@ FAULTS = {
     ),
     "no answer": (
         8,
-        'no answer to check; pass it by its name: `check("4.1", name)`',
+        '`check` takes one answer, a function or class; pass it by its name: `check("4.1", name)`',
         exercise("def f(x):", BEGIN, "    return x", END, check='check("4.1", f(1))'),
     ),
-    "syntax": (3, "not valid Python", "# %%\nx = 1\ny = = 2\n"),
-    "open bracket": (2, "not valid Python", "# %%\nx = (1,\n\n# %%\ny = 1)\n"),
-    "return at the top": (3, "not valid Python", "# %%\nx = 1\nreturn x\n"),
-    "bare magic": (2, "comment a magic line", "# %%\n!ls\n"),
+    "two answers": (
+        8,
+        "`check` takes one answer",
+        exercise("def f(x):", BEGIN, "    return x", END, check='check("4.1", f, g)'),
+    ),
+    "answer with an option": (
+        8,
+        "`check` takes one answer",
+        exercise("def f(x):", BEGIN, "    return x", END, check='check("4.1", f, quiet=True)'),
+    ),
+    "syntax": (3, "Python objects to this line (invalid syntax)", "# %%\nx = 1\ny = = 2\n"),
+    "open bracket": (2, "Python objects to this line", "# %%\nx = (1,\n\n# %%\ny = 1)\n"),
+    "return at the top": (3, "Python objects to this line", "# %%\nx = 1\nreturn x\n"),
+    "literal compared by identity": (3, '"is" with', "# %%\nx = 1\nx is 1\n"),
+    "unknown escape": (3, "invalid escape sequence", '# %%\nx = 1\nx = "\\d"\n'),
+    "number beside a word": (3, "invalid decimal literal", "# %%\nx = 1\nx = 1if x else 2\n"),
+    "bare magic": (2, "if it is a magic, begin the cell with it: `# !command`", "# %%\n!ls\n"),
+    "command below code": (
+        3,
+        "would become a command or magic",
+        "# %%\nx = 1\n# !important: never do this\n",
+    ),
+    "command in a block": (
+        4,
+        "would become a command or magic",
+        in_function(BEGIN, "    # !important", "    return x", END),
+    ),
+    "magic beside code": (3, "would become a command or magic", "# %%\nx = 1\ny = 2  # %time is short\n"),
+    "command in a string": (3, "would become a command or magic", '# %%\nx = """\n# !rm\n"""\n'),
     "unknown tag": (1, "unknown tags ['nbval-skip']", '# %% tags=["nbval-skip"] reason="slow"\nx = 1\n'),
     "tag without reason": (1, "tags and reason go together", '# %% tags=["nbval-ignore-output"]\nx = 1\n'),
     "tag with empty reason": (

@@ -35,7 +35,7 @@ def blank(lesson):
     return {
         "cells": [
             {"id": f"m{lesson}", "cell_type": "markdown", "metadata": {}, "source": [f"# Lesson {lesson} ×"]},
-            code(f"stub-{lesson}", "def f():\n    raise NotImplementedError"),
+            code(f"stub-{lesson}-1-1", "def f():\n    raise NotImplementedError"),
             code(f"check-{lesson}-1", f'check("{lesson}.1", f)'),
         ],
         "metadata": {},
@@ -313,6 +313,37 @@ def refuse(monkeypatch, call, error):
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(os, call, refused)
+
+
+@pytest.mark.parametrize("reset", [reset_lesson, lambda root, slug: copy_blanks(root)])
+def test_a_record_that_cannot_be_written_stops_before_any_change(root, page, reset, monkeypatch):
+    page.with_name("01_formats.ipynb").unlink()
+
+    def refused(path, data):
+        if path.parent.name == ".amp-lab":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        write_new(path, data)
+
+    write_new = workspace._write_new
+    before, was = page.read_bytes(), origins(root)
+    monkeypatch.setattr(workspace, "_write_new", refused)
+    with pytest.raises(WorkspaceError, match=r"\.amp-lab/.*: Permission denied; make the folder writable"):
+        reset(root, "00_start_here")
+    assert page.read_bytes() == before
+    assert origins(root) == was
+    assert not backups(root)
+    assert not page.with_name("01_formats.ipynb").exists()
+
+
+@pytest.mark.parametrize("name", ["work", "work/.amp-lab", "work/backups"])
+def test_a_file_in_place_of_a_folder(root, name):
+    if name != "work":
+        (root / "work").mkdir()
+        (root / "work" / PAGE).write_text(MINE)
+    (root / name).write_text(MINE)
+    with pytest.raises(WorkspaceError, match=f"{name}.*: .*rename the file$"):
+        reset_lesson(root, "00_start_here")
+    assert (root / name).read_text() == MINE
 
 
 @pytest.mark.parametrize(

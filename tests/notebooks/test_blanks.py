@@ -9,7 +9,7 @@ import jupytext
 import pytest
 
 from amp_lab.course import catalog, source
-from tools import build
+from tools import build, execute
 
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(path.stem for path in (ROOT / "solutions").glob("*.py"))
@@ -99,7 +99,7 @@ def test_an_executed_notebook_ran_from_top_to_bottom_and_shows_nothing_of_its_ma
     cells = code_cells(load("solutions", slug))
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell["outputs"]]
-    assert build.faults(outputs, ROOT) == []
+    assert execute.faults(outputs, ROOT) == []
     assert not any(output["output_type"] == "error" for output in outputs)
 
 

@@ -117,6 +117,15 @@ def test_a_benchmark_needs_no_tests(folder):
     assert (outcome.fault, outcome.output_tail, counts(outcome)) == ("", "ratio 1.01\n", (None, None, None))
 
 
+@pytest.mark.parametrize(("own", "expected"), [(None, "passive"), ("active", "active")])
+def test_threads_wait_without_spinning_unless_the_user_decided(folder, monkeypatch, own, expected):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if own:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    command = (sys.executable, "-S", "-c", "import os; print(os.environ['OMP_WAIT_POLICY'])")
+    assert cuda.run(cuda.Part("env", command, 30, is_pytest=False), 30, folder).output_tail == f"{expected}\n"
+
+
 def test_nothing_is_started_when_the_time_is_over(folder):
     outcome = cuda.run(small("passing"), 0.5, folder)
     assert (outcome.fault, outcome.return_code) == ("not run: the time for the whole run is over", None)

@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 # Plays a Python, the venv module and pip, as far as setup.sh calls them. Files beside .venv steer it: `no-ensurepip`,
-# `venv-fails` and `pip-fails` (the text that is printed on failure); every venv and pip call is noted in `calls`.
+# `venv-fails` and `pip-fails` (the text that is printed on failure) and `pip-is-killed`; every venv and pip call is
+# noted in `calls`, what the environment tells pip in `settings`.
 FAKE_PYTHON = r"""#!/bin/sh
 case "$*" in
     *version_info*) echo VERSION ;;
@@ -21,16 +22,19 @@ case "$*" in
         echo "$0 $*" >>calls
         if [ -e venv-fails ]; then cat venv-fails >&2; exit 1; fi
         mkdir -p .venv/bin
+        : >.venv/pyvenv.cfg
         cp "$0" .venv/bin/python
         printf '#!/bin/sh\necho "pip 26.0 from %s/.venv/lib/pip (python VERSION)"\n' "$(pwd -P)" >.venv/bin/pip
         chmod +x .venv/bin/pip ;;
     "-m pip install "*)
         echo "$*" >>calls
+        env | grep -E '^(PYTHON|PIP_)' >settings
+        if [ -e pip-is-killed ]; then kill -9 $$; fi
         if [ -e pip-fails ]; then cat pip-fails; exit 1; fi ;;
     *) echo "the fake python cannot do: $*" >&2; exit 3 ;;
 esac
 """
-TOOLS = "sh env cat grep tail sed awk df dirname mkdir cp chmod make rm find".split()
+TOOLS = "sh env cksum cat grep tail sed awk df dirname mkdir cp chmod make rm find".split()
 
 
 @pytest.fixture
@@ -133,19 +137,29 @@ def test_new_pins_are_installed_into_the_same_venv(checkout, bin_folder, changed
     add_python(bin_folder)
     set_up(checkout, bin_folder)
     calls(checkout)
-    stamp = (checkout / ".venv/.ready-lab").stat().st_mtime
-    os.utime(checkout / changed, (stamp + 1, stamp + 1))
+    with (checkout / changed).open("a") as file:
+        file.write("# new\n")
     done = set_up(checkout, bin_folder)
     assert done.returncode == 0
     (pip,) = calls(checkout)
     assert "pip install" in pip
 
 
+def test_files_from_the_future_are_installed_once(checkout, bin_folder):
+    add_python(bin_folder)
+    for name in ["requirements.lock", "pyproject.toml"]:
+        os.utime(checkout / name, (4e9, 4e9))
+    set_up(checkout, bin_folder)
+    calls(checkout)
+    assert set_up(checkout, bin_folder).stdout == ""
+    assert calls(checkout) == []
+
+
 def test_a_failed_install_is_resumed_by_the_same_command(checkout, bin_folder):
     add_python(bin_folder)
-    (checkout / "pip-fails").write_text("ERROR: No matching distribution found for torch==2.13.0\n")
+    (checkout / "pip-fails").write_text("ERROR: Could not fetch URL https://x/simple/torch/: timed out\n")
     line = refused(set_up(checkout, bin_folder))
-    assert "No matching distribution found for torch==2.13.0; check the network or proxy" in line
+    assert "Could not fetch URL https://x/simple/torch/: timed out; check the network or proxy" in line
     assert "run the same command again" in line
     assert ".venv/install.log" in line
     calls(checkout)
@@ -157,6 +171,7 @@ def test_a_failed_install_is_resumed_by_the_same_command(checkout, bin_folder):
 
 # What pip 23 printed, shortened: offline while it fetched the build backend, and when the connection broke off.
 OFFLINE = """\
+      WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'NewConnectionError(...)': /simple/x/
   error: subprocess-exited-with-error
       ERROR: Could not find a version that satisfies the requirement hatchling>=1.26 (from versions: none)
       ERROR: No matching distribution found for hatchling>=1.26
@@ -164,6 +179,20 @@ OFFLINE = """\
 error: subprocess-exited-with-error
 note: This error originates from a subprocess, and is likely not a problem with pip.
 """
+# What it says where this version of PyTorch has no wheel, and where there is none at all.
+NO_WHEEL = """\
+ERROR: Cannot install torch>=2.9 because these package versions have conflicting dependencies.
+
+The conflict is caused by:
+    The user requested torch>=2.9
+    The user requested (constraint) torch==2.13.0
+
+2. remove package versions to allow pip attempt to solve the dependency conflict
+
+ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/en/latest/topics/dependency-resolution/
+"""
+NO_TORCH = "ERROR: No matching distribution found for torch==2.13.0\n"
+WHEELS = "PyTorch has wheels for Linux with glibc 2.28 or newer (x86-64 and ARM)"
 BROKEN_OFF = """\
 ERROR: Exception:
 Traceback (most recent call last):
@@ -178,6 +207,13 @@ pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool(host='x', p
     [
         (OFFLINE, "AMP Lab: ERROR: No matching distribution found for hatchling>=1.26; check the network"),
         (BROKEN_OFF, "AMP Lab: pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool("),
+        (NO_TORCH, f"AMP Lab: {NO_TORCH.strip()}; {WHEELS}"),
+        (NO_WHEEL, f"AMP Lab: {NO_WHEEL.splitlines()[0]}; {WHEELS}"),
+        (
+            "ERROR: a wheel is broken\n",
+            "AMP Lab: ERROR: a wheel is broken; see the log for the cause, then run",
+        ),
+        ("", "AMP Lab: pip failed without a word (exit status 1); see the log"),
     ],
 )
 def test_the_line_of_pip_that_names_the_cause_is_shown(checkout, bin_folder, said, reason):
@@ -195,6 +231,21 @@ def test_a_full_disk(checkout, bin_folder, stage):
     assert line.startswith(
         "AMP Lab: the disk is full: make room here and in /var/tmp, then run the same command again"
     )
+
+
+def test_a_killed_pip(checkout, bin_folder):
+    add_python(bin_folder)
+    (checkout / "pip-is-killed").touch()
+    done = set_up(checkout, bin_folder)
+    assert done.returncode == 1
+    assert "AMP Lab: pip was killed; most likely memory ran out" in done.stderr.splitlines()[-1]
+
+
+def test_settings_for_another_python_are_put_aside(checkout, bin_folder):
+    add_python(bin_folder)
+    names = ["PYTHONHOME", "PYTHONPATH", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_INDEX_URL"]
+    set_up(checkout, bin_folder, **dict.fromkeys(names, "/elsewhere"))
+    assert (checkout / "settings").read_text() == "PIP_INDEX_URL=/elsewhere\n"
 
 
 def test_a_disk_too_full_to_say_so(checkout, bin_folder):
@@ -292,7 +343,28 @@ def test_a_venv_whose_making_was_cut_short(checkout, bin_folder):
     (checkout / ".venv/bin/pip").unlink()
     done = set_up(checkout, bin_folder)
     assert done.returncode == 0
-    assert "never finished" in done.stdout
+    assert done.stdout.splitlines()[0] == "Making .venv anew: it has no pip."
+
+
+@pytest.mark.parametrize("target", ["work.txt", None])
+def test_what_a_link_leads_to_is_never_emptied(checkout, bin_folder, tmp_path, target):
+    add_python(bin_folder)
+    elsewhere = tmp_path / "elsewhere"
+    (checkout / ".venv").symlink_to(elsewhere)
+    if target:
+        elsewhere.mkdir()
+        for name in ["pyvenv.cfg", target]:
+            (elsewhere / name).touch()
+    assert ".venv is a link to another folder: remove the link" in refused(set_up(checkout, bin_folder))
+    assert calls(checkout) == []
+
+
+def test_a_folder_that_is_no_virtual_environment_is_never_emptied(checkout, bin_folder):
+    add_python(bin_folder)
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv/work.txt").touch()
+    assert ".venv is no virtual environment: move it elsewhere" in refused(set_up(checkout, bin_folder))
+    assert calls(checkout) == []
 
 
 def test_pip_says_where_it_stands():
@@ -338,6 +410,26 @@ def test_make_lab_starts_the_course_with_its_arguments(checkout, bin_folder):
     door.chmod(0o755)
     done = run(["make", "lab", "LAB_ARGS=--no-browser --port 1"], checkout, bin_folder)
     assert done.stdout.splitlines() == ["amp-lab lab --no-browser --port 1"]
+    door.write_text('#!/bin/sh\necho "${PYTHONHOME-no other home}"\n')
+    assert run(["make", "lab"], checkout, bin_folder, PYTHONHOME="/elsewhere").stdout == "no other home\n"
+
+
+def test_a_checkout_on_windows_has_no_crlf(tmp_path):
+    """As under WSL, where git may be told to write CRLF."""
+    if shutil.which("git") is None:
+        pytest.skip("there is no git here")
+    git = ["git", "-c", "core.autocrlf=true", "-c", "core.safecrlf=false"]
+    for name in [".gitattributes", "tools/setup.sh", "notebooks/00_start_here.ipynb"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for command in (["init", "-q"], ["add", "."]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    for path in before:
+        path.unlink()
+    subprocess.run([*git, "checkout", "-q", "--", "."], cwd=tmp_path, check=True)
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_make_alone_lists_every_target(checkout, bin_folder):

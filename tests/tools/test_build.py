@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -12,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from amp_lab.course import source
-from tools import build
+from tools import build, execute
+from tools.notebook import blank_notebook, dump, solved_notebook
 
 LESSON = '''\
 # %% [markdown]
@@ -69,7 +72,7 @@ def root(tmp_path):
         f"solutions/{SLUG}.py": LESSON,
         "amp_lab/__init__.py": "",
         "amp_lab/lab.py": LAB,
-        "amp_lab/words.txt": "data",
+        "amp_lab/words.json": "data",
         "requirements.lock": "torch==2.13.0\n",
     }
     for name, text in files.items():
@@ -82,11 +85,11 @@ def root(tmp_path):
 def built(root):
     """The same checkout as if it had been built: its executed notebook has counts, but no outputs."""
     path = root / "solutions" / f"{SLUG}.py"
-    solved = build.solved_notebook(LESSON, path, build.digest_of(root, path))
+    solved = solved_notebook(LESSON, path, build.digest_of(root, path))
     for count, cell in enumerate((cell for cell in solved["cells"] if cell["cell_type"] == "code"), 1):
         cell["execution_count"] = count
-    build.write(path.with_suffix(".ipynb"), build.dump(solved))
-    build.write(root / "notebooks" / f"{SLUG}.ipynb", build.dump(build.blank_notebook(LESSON, path)))
+    build.write(path.with_suffix(".ipynb"), dump(solved))
+    build.write(root / "notebooks" / f"{SLUG}.ipynb", dump(blank_notebook(LESSON, path)))
     assert build.drift(root) == []
     return root
 
@@ -101,14 +104,14 @@ def run(root, *arguments, **environment):
 
 
 def test_a_blank_is_a_valid_notebook_in_the_form_that_nbformat_writes():
-    made = build.dump(build.blank_notebook(LESSON, "04.py"))
+    made = dump(blank_notebook(LESSON, "04.py"))
     node = nbformat.reads(made.decode(), as_version=4)
     nbformat.validate(node)
     assert made.decode() == nbformat.writes(node) + "\n"
 
 
 def test_a_blank_holds_stubs_no_outputs_and_nothing_of_a_machine():
-    notebook = build.blank_notebook(LESSON, "04.py")
+    notebook = blank_notebook(LESSON, "04.py")
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * 5
     assert "".join(code[2]["source"]).endswith('`x`."""\n    raise NotImplementedError')
@@ -119,33 +122,51 @@ def test_a_blank_holds_stubs_no_outputs_and_nothing_of_a_machine():
 
 
 def test_cells_keep_their_tag_and_its_reason_and_nothing_else():
-    notebook = build.blank_notebook(LESSON, "04.py")
+    notebook = blank_notebook(LESSON, "04.py")
     assert [cell["metadata"] for cell in notebook["cells"] if cell["metadata"]] == [
         {"tags": ["nbval-ignore-output"], "reason": "differs between machines"}
     ]
 
 
 def test_ids_are_unique_valid_and_the_same_in_both_notebooks():
-    blank, solved = build.blank_notebook(LESSON, "04.py"), build.solved_notebook(LESSON, "04.py", "digest")
+    blank, solved = blank_notebook(LESSON, "04.py"), solved_notebook(LESSON, "04.py", "digest")
     ids = [cell["id"] for cell in blank["cells"]]
     assert ids == [cell["id"] for cell in solved["cells"]]
     assert len(set(ids)) == len(ids)
-    assert all(re.fullmatch(r"check-4-1|[0-9a-f]{8}-[12]", each) for each in ids)
+    assert all(re.fullmatch(r"check-4-1|stub-4-1-1|[0-9a-f]{8}-[12]", each) for each in ids)
     assert source.check_cells(blank) == {"check-4-1": "4.1"}
     assert blank["cells"][4]["source"] == ['check("4.1", half)']
+    assert [index for index, each in enumerate(ids) if each == "stub-4-1-1"] == [3]
+
+
+def test_stubs_are_named_after_the_check_that_takes_them_whatever_their_order():
+    cell = "# %%\n{0}:\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION\n"
+    method = (
+        "class {0}:\n    def {1}(self):\n        ### BEGIN SOLUTION\n        pass\n        ### END SOLUTION\n"
+    )
+    text = (
+        f"# %%\n{method.format('F', 'f')}"
+        + cell.format("def g()")
+        + "# %%\nraise NotImplementedError\n"
+        + f"# %%\n{method.format('F(F)', 'h')}"
+        + '# %%\ncheck("4.1", g)\n# %%\ncheck("4.2", F)\n'
+    )
+    ids = [each["id"] for each in blank_notebook(text, "04.py")["cells"]]
+    assert re.fullmatch(r"[0-9a-f]{8}-1", ids.pop(2))
+    assert ids == ["stub-4-2-1", "stub-4-1-1", "stub-4-2-2", "check-4-1", "check-4-2"]
 
 
 def test_an_id_changes_only_with_its_own_cell():
     edited = LESSON.replace("# # Halves", "# # Half of it")
     before, after = (
-        [each["id"] for each in build.blank_notebook(text, "04.py")["cells"]] for text in (LESSON, edited)
+        [each["id"] for each in blank_notebook(text, "04.py")["cells"]] for text in (LESSON, edited)
     )
     assert before[0] != after[0]
     assert before[1:] == after[1:]
 
 
 def test_a_solved_notebook_shows_the_solution_without_markers():
-    text = json.dumps(build.solved_notebook(LESSON, "04.py", "digest"))
+    text = json.dumps(solved_notebook(LESSON, "04.py", "digest"))
     assert "part = x / 2" in text
     assert "SOLUTION" not in text
 
@@ -168,15 +189,15 @@ def shown(**data):
 def test_pieces_of_a_stream_are_joined_where_they_are_neighbours():
     picture = shown(image_png="…")
     outputs = [stream("a"), stream("b"), picture, stream("c"), stream("d")]
-    assert build.tidy(outputs) == [stream("ab"), picture, stream("cd")]
+    assert execute.tidy(outputs) == [stream("ab"), picture, stream("cd")]
 
 
 def test_a_widgets_view_is_dropped_and_its_picture_kept():
-    view = {build.WIDGET_VIEW: {"model_id": "5c3d"}}
+    view = {execute.WIDGET_VIEW: {"model_id": "5c3d"}}
     both, alone = shown(text_plain="a slider", image_png="…"), shown()
     both["data"] |= view
     alone["data"] |= view
-    assert build.tidy([both, alone]) == [shown(text_plain="a slider", image_png="…")]
+    assert execute.tidy([both, alone]) == [shown(text_plain="a slider", image_png="…")]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +215,7 @@ def test_a_widgets_view_is_dropped_and_its_picture_kept():
     ],
 )
 def test_what_only_this_machine_shows_is_a_fault(output, fault):
-    assert any(fault in each for each in build.faults([output], Path("/course/main")))
+    assert any(fault in each for each in execute.faults([output], Path("/course/main")))
 
 
 def test_bits_in_hexadecimal_pictures_and_addresses_on_the_web_are_no_faults(monkeypatch):
@@ -204,7 +225,7 @@ def test_bits_in_hexadecimal_pictures_and_addresses_on_the_web_are_no_faults(mon
         stream("1.0 is 0x3f800000, 0x3ff0000000000000; nan is 0x7fc00000"),
         shown(image_png="at 0x7f12a45b6c7d"),
     ]
-    assert build.faults(outputs, Path("/course/main")) == []
+    assert execute.faults(outputs, Path("/course/main")) == []
 
 
 # --- Drift ---
@@ -244,7 +265,7 @@ DRIFTS = {
     ),
     "package edited": (lambda root: edit(root / "amp_lab/lab.py", "1.5", "3 / 2"), [STALE]),
     "package file added": (lambda root: (root / "amp_lab/new.py").touch(), [STALE]),
-    "package data edited": (lambda root: edit(root / "amp_lab/words.txt", "data", "other data"), [STALE]),
+    "package data edited": (lambda root: edit(root / "amp_lab/words.json", "data", "other data"), [STALE]),
     "lock edited": (lambda root: edit(root / "requirements.lock", "2.13.0", "2.14.1"), [STALE]),
     "blank without source": (
         lambda root: (root / "notebooks/03_old.ipynb").touch(),
@@ -272,8 +293,11 @@ def test_what_tools_leave_behind_is_no_drift(built):
         "amp_lab/__pycache__/lab.cpython-311.pyc",
         "amp_lab/.mypy_cache/x.json",
         "notebooks/.ipynb_checkpoints/x.ipynb",
+        "amp_lab/lab.py~",
+        "amp_lab/.#lab.py",
+        "amp_lab/4913",
     ):
-        (built / name).parent.mkdir()
+        (built / name).parent.mkdir(exist_ok=True)
         (built / name).touch()
     assert run(built, "--check") == (0, "")
 
@@ -289,6 +313,71 @@ def test_a_fault_in_one_source_leaves_the_others_built(built):
     assert (built / BLANK).is_file()
     assert "solutions/05_torn.py:2: this solution block is not closed" in said
     assert not (built / "notebooks/05_torn.ipynb").exists()
+
+
+def unreadable(root):
+    (root / "solutions/03_locked.py").write_bytes(b"# %%\nname = '\xff'\n")
+
+
+def folder(root):
+    (root / "solutions/03_locked.py").mkdir()
+
+
+def dangling_link(root):
+    (root / "solutions/03_locked.py").symlink_to(root / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (unreadable, "03_locked.py: byte 13 is not UTF-8; save the file as UTF-8"),
+        (folder, "03_locked.py: cannot use {root}/solutions/03_locked.py (Is a directory); see what is"),
+        (dangling_link, "03_locked.py: cannot use {root}/solutions/03_locked.py (No such file or directory)"),
+    ],
+)
+def test_a_source_that_cannot_be_read_leaves_the_others_built_and_checked(built, spoil, said):
+    spoil(built)
+    (built / BLANK).unlink()
+    code, output = run(built, "--check")
+    assert code == 1
+    assert said.format(root=built) in output
+    assert f"{BLANK} is missing" in output
+    code, output = run(built)
+    assert code == 1
+    assert said.format(root=built) in output
+    assert (built / BLANK).is_file()
+
+
+@pytest.mark.parametrize("spoil", [Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_a_notebooks_folder_that_is_none_is_named(built, spoil):
+    (built / BLANK).unlink()
+    (built / "notebooks").rmdir()
+    spoil(built / "notebooks")
+    code, said = run(built)
+    assert code == 1
+    assert f"{SOURCE}: cannot use {built}/notebooks" in said
+
+
+def test_a_folder_and_a_file_that_refuse_are_named(built, monkeypatch):
+    """By hand, since root may read and write everything."""
+    refused = PermissionError(13, "Permission denied", str(built / "amp_lab/lab.py"))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(refused))
+    code, said = run(built)
+    assert code == 1
+    assert f"{SOURCE}: cannot use {built}/amp_lab/lab.py (Permission denied); see what is in the way" in said
+    assert f"cannot use {built}/amp_lab/lab.py" in run(built, "--check")[1]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_source(built):
+    (built / SOURCE).write_text(LESSON, encoding="utf-8-sig")
+    assert build.drift(built) == [STALE]
+
+
+def test_two_lessons_of_one_number_are_an_error(built):
+    (built / "solutions/04_wholes.py").touch()
+    code, said = run(built)
+    assert code == 1
+    assert "04_halves.py and 04_wholes.py are both lesson 04; renumber one" in said
 
 
 def test_an_unknown_lesson_is_named_and_so_are_the_known_ones(built):
@@ -370,18 +459,64 @@ def test_building_twice_in_two_processes_gives_the_same_bytes(root, tmp_path):
         ("import warnings; warnings.warn('old')", "it writes to stderr, which a learner would see"),
         ("while True: pass", "it ran for more than 2 seconds"),
         ("import os; os._exit(3)", "the kernel died"),
-        ("print('x' * 9000)", "make figures smaller"),
+        ("print('x' * 9000)", "cell 3 is the largest, with 9,"),
     ],
 )
 def test_a_lesson_that_fails_is_named_and_the_last_good_notebook_stays(built, monkeypatch, line, said):
-    monkeypatch.setattr(build, "CELL_TIMEOUT_S", 2)
-    monkeypatch.setattr(build, "LARGEST_BYTES", 9000)
+    monkeypatch.setattr(execute, "CELL_TIMEOUT_S", 2)
+    monkeypatch.setattr(execute, "LARGEST_BYTES", 9000)
     good = (built / EXECUTED).read_bytes()
     edit(built / SOURCE, "sys.platform", line)
     code, output = run(built)
     assert code == 1
     assert said in output
-    assert re.search(rf"{SOURCE}:13: cell 3 failed: |{SOURCE}: the executed notebook has", output)
+    assert re.search(rf"{SOURCE}:13: (cell 3 failed: |the executed notebook has)", output)
     assert len(output.splitlines()) < 10
     assert (built / EXECUTED).read_bytes() == good
     assert [path.name for path in sorted((built / "solutions").iterdir())] == [f"{SLUG}.ipynb", f"{SLUG}.py"]
+
+
+@pytest.mark.kernel
+def test_what_a_widget_captures_is_shown_and_no_state_of_it_kept(root):
+    lines = [
+        "import ipywidgets",
+        "area = ipywidgets.Output()",
+        "with area:",
+        "    print('captured')",
+        "area",
+    ]
+    edit(root / SOURCE, "sys.platform", "\n".join(lines))
+    with (root / SOURCE).open("a") as file:
+        file.write("\n# %%\nipywidgets.interact(lambda x: print('moved to', x), x=2);\n")
+    code, said = run(root)
+    assert code == 0, said
+    assert outputs_of(root / EXECUTED)[2] == [["captured\n"], {"text/plain": ["Output()"]}]
+    assert ["moved to 2\n"] in outputs_of(root / EXECUTED)[-1]
+    text = (root / EXECUTED).read_text()
+    assert "widget-state" not in text
+    assert "model_id" not in text
+    assert json.loads(text)["metadata"].keys() == {"amp_lab", "kernelspec", "language_info"}
+    assert run(root, "--check") == (0, "")
+
+
+@pytest.mark.kernel
+def test_ctrl_c_ends_a_build_in_one_word_and_changes_nothing(built, tmp_path):
+    good = (built / EXECUTED).read_bytes()
+    started = tmp_path / "started"
+    edit(built / SOURCE, "sys.platform", f"pathlib.Path({str(started)!r}).touch()\nwhile True: pass")
+    command = [sys.executable, build.__file__, "--root", str(built)]
+    environment = {**os.environ, "PYTHONPATH": str(build.ROOT)}
+    building = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not started.exists() and building.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        building.send_signal(signal.SIGINT)
+        said, complaint = building.communicate(timeout=60)
+    finally:
+        building.kill()
+    assert started.exists()
+    assert (building.returncode, said, complaint.strip()) == (1, "", "Aborted!")
+    assert (built / EXECUTED).read_bytes() == good
