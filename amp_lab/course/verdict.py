@@ -100,7 +100,10 @@ class Raised(Verdict):
     @property
     def advice(self) -> str:
         """An error is no riddle: point at the code first, at the hint second."""
-        return f'Correct that line, run its cell again, then this one. For a hint, run `hint("{self.exercise.id}")`.'
+        return (
+            "Correct your function, run its cell again, then this one. "
+            f'For a hint, run `hint("{self.exercise.id}")`.'
+        )
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,10 @@ def solution(exercise_id: str) -> str:
     try:
         return source.solution_of(read_text(path), path, exercise_id).strip()
     except (source.SourceError, LookupError) as error:
-        raise WorkspaceError(f"{path} is not the course's file ({error}): get the checkout again") from None
+        # The error begins with the path.
+        raise WorkspaceError(
+            f"{error}: this is not the course's file as it was; get the checkout again"
+        ) from None
 
 
 def copy_blanks(root: Path) -> Copies:

@@ -64,6 +64,7 @@ def test_error_names_the_call() -> None:
     assert verdict.fault == "exception"
     assert "takes 0 positional arguments but 1 was given" in verdict.sentence
     assert "It was called as `learner(tensor" in verdict.sentence
+    assert "that line" not in verdict.advice  # there is none: the call itself failed
 
 
 def test_what_a_machine_cannot_judge_is_not_done(capsys: pytest.CaptureFixture[str]) -> None:
