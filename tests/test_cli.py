@@ -1,6 +1,7 @@
 """The command line: what it prints, its exit status, what it imports; and JupyterLab as it starts it."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -212,7 +213,7 @@ def test_reset_says_where_the_work_is(root, page, name, what):
 
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
 def test_reset_asks(root, page, answer, status, monkeypatch):
-    monkeypatch.setattr(cli, "_has_terminal", lambda: True)
+    monkeypatch.setattr(cli.asking, "_has_terminal", lambda: True)
     done = run("reset", "0.1", answer=answer)
     assert "press Ctrl+S there first" in done.output
     assert (
@@ -322,7 +323,7 @@ def test_a_terminal_in_jupyterlab_finds_amp_lab():
 
 
 def test_lab_without_jupyterlab(root, started, monkeypatch):
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = run("lab")
     assert done.output == f"Error: {sys.executable} has no JupyterLab: run `make lab` in {root}\n"
     assert done.exit_code == 1

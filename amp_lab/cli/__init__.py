@@ -1,0 +1,53 @@
+"""The command line, `amp-lab`: open the course, check answers, ask for a hint or a solution, start over.
+
+One module a command, or two that belong together. A command imports only what it needs, so that a hint does not wait
+for PyTorch.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import click
+
+from amp_lab import __version__
+from amp_lab.cli.lab import lab
+from amp_lab.cli.reset import reset
+from amp_lab.cli.words import hint, solution
+from amp_lab.course import catalog, workspace
+
+__all__ = ["main"]
+
+
+class Doors(click.Group):
+    """Says in one sentence what went wrong. Exit status 2: nobody knows the name; 1: it could not be done."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # as a learner needs them, not by the alphabet
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except catalog.UnknownExercise as error:
+            raise click.UsageError(str(error)) from error
+        except workspace.WorkspaceError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Doors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="amp-lab")
+def main() -> None:
+    """AMP Lab teaches PyTorch's automatic mixed precision in JupyterLab.
+
+    Start with `amp-lab lab`. A LESSON is a number such as 00; the ID of an exercise looks like 0.1.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has no × shows a question mark, not a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+for _command in (lab, hint, solution, reset):  # as a learner needs them
+    main.add_command(_command)
