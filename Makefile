@@ -29,9 +29,10 @@ test: ## everything a change must pass: under 25 minutes
 	@$(LINT)
 	@$(BIN)/python -m pytest -m "not soak"
 
-build: ## make the notebooks from solutions/*.py; runs what changed (FORCE=1: everything)
+build: ## make the notebooks and course.svg; runs what changed in solutions/*.py (FORCE=1: everything)
 	@sh tools/setup.sh test
 	@$(BIN)/python tools/build.py
+	@$(BIN)/python tools/picture.py
 
 nbval: ## run every notebook and compare its outputs with the stored ones
 	@sh tools/setup.sh test

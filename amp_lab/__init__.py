@@ -9,15 +9,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "describe_device"]
+__all__ = ["__version__", "describe_device", "formats"]
 
 # A type checker reads these imports, and would take any name for granted if it saw __getattr__.
 if TYPE_CHECKING:
+    from amp_lab import formats
     from amp_lab.device import describe_device
 else:
     _HOMES = {"describe_device": "amp_lab.device"}
+    _SUBMODULES = {"formats"}
 
     def __getattr__(name: str) -> object:
+        if name in _SUBMODULES:
+            return importlib.import_module(f"amp_lab.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(_HOMES[name]), name)

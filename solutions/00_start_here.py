@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from amp_lab import describe_device
-from amp_lab.course import check, hint, solution
+from amp_lab.course import check, hint, quiz, solution
 from amp_lab.train.data import digits
 from amp_lab.view.plots import loss_curves
 
@@ -308,6 +308,15 @@ print(torch.amp.GradScaler("cpu", init_scale=1024.0).get_scale())
 # - `autocast` and `GradScaler` work on every machine; only the speed needs hardware.
 # - `check` says what it saw, `hint` helps, `amp-lab reset` starts over, and what you saved is never lost.
 #
+# ## Quiz
+#
+# Five questions, not on what you remember but on what follows from it. Pick an option, and read why it is right or not; the wrong
+# ones are worth a click, too. Nothing of it is kept.
+
+# %%
+quiz("00")
+
+# %% [markdown]
 # **Further reading**
 #
 # - PyTorch: [Automatic Mixed Precision package - torch.amp](https://docs.pytorch.org/docs/stable/amp.html)

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from amp_lab import __version__, cli
-from amp_lab.course import catalog, cells, server, workspace
+from amp_lab.course import catalog, cells, progress, server, workspace
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = "00_start_here.ipynb"
@@ -114,7 +114,11 @@ def test_help_names_every_command():
         (["lab", "9"], "no lesson '9'"),
         (["lab", "00", "03"], "unexpected extra argument"),
         (["lab", "--port", "70000"], "70000 is not in the range"),
-        (["laab"], "No such command 'laab'"),
+        (["laab"], r"there is no command 'laab'; did you mean lab\?"),
+        (["progres"], r"there is no command 'progres'; did you mean progress"),
+        (["xyzzy"], r"there is no command 'xyzzy'; there are lab, .*doctor"),
+        (["--wrong"], "No such option"),
+        (["update", "03_lops"], "no lesson '03_lops'; did you mean 03_loops"),
     ],
 )
 def test_what_nobody_knows_is_status_2(root, arguments, message):
@@ -174,7 +178,7 @@ def test_without_the_checkout_hints_are_there_and_the_rest_says_what_it_needs(ro
         workspace, "__file__", str(tmp_path / "lib/site-packages/amp_lab/course/workspace.py")
     )
     assert run("hint", "0.1").exit_code == 0
-    for arguments in (["solution", "0.1"], ["reset", "--yes", "0.1"], ["lab"]):
+    for arguments in (["solution", "0.1"], ["reset", "--yes", "0.1"], ["lab"], ["progress"], ["update"]):
         done = run(*arguments)
         assert done.exit_code == 1
         assert re.fullmatch(r"Error: this needs the course's checkout.* set AMP_LAB_COURSE=.*\n", done.output)
@@ -235,6 +239,17 @@ def test_reset_without_a_copy(root):
     assert done.exit_code == 0
 
 
+@pytest.mark.parametrize(("name", "left"), [("0.1", {"0.2"}), ("00", set())])
+def test_reset_opens_exercises_again_and_says_so(root, page, name, left):
+    for solved in ("0.1", "0.2"):
+        progress.add(root, solved)
+    done = run("reset", name, "--yes")
+    opened = "0.1" if left else "0.1, 0.2"
+    assert done.output.endswith(f"For `amp-lab progress` open again: {opened}.\n")
+    assert progress.done(root).keys() == left
+    assert "open again" not in run("reset", name, "--yes").output
+
+
 def test_reset_of_a_damaged_copy(root, page):
     page.write_text("{")
     done = run("reset", "0.1", "--yes")
@@ -270,6 +285,37 @@ def test_lab_copies_and_starts(root, started):
     assert run("lab").output.startswith(f"Your pages are in {work}, as you left them.\n")
     (work / "03_loops.ipynb").unlink()
     assert run("lab").output.startswith(f"Copied 03_loops to {work}; the rest is as you left it.\n")
+
+
+def test_lab_says_which_lessons_changed_and_leaves_them(root, started, page):
+    before = page.read_bytes()
+    assert "update" not in run("lab").output
+    for name in (PAGE, "03_loops.ipynb"):
+        (root / "notebooks" / name).write_bytes(cells.dump({**notebook("0-1"), "metadata": {"new": True}}))
+    said = run("lab").output
+    assert "The course has a new text of lessons 00, 03; your copy has the old one." in said
+    assert "`amp-lab update 00 03` brings it and keeps your work." in said
+    assert page.read_bytes() == before
+    assert len(started) == 2
+
+
+def test_lab_says_once_that_a_lesson_is_gone(root, started):
+    old = root / "notebooks" / "02_old.ipynb"
+    old.write_bytes(cells.dump(notebook("0-1")))
+    run("lab")
+    old.unlink()
+    assert (
+        "The course has no 02_old.ipynb any more, or under another name: your copy stays in"
+        in run("lab").output
+    )
+    assert "02_old" not in run("lab").output
+    assert (root / "work" / "02_old.ipynb").exists()
+
+
+def test_lab_starts_over_a_damaged_copy(root, started, page):
+    page.write_bytes(b"{")
+    assert run("lab").exit_code == 0
+    assert started
 
 
 def test_lab_at_a_lesson_with_arguments_of_jupyters(root, started):
@@ -343,10 +389,20 @@ def test_lab_without_the_lessons_page(root, started):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["hint", "0.1"], ["solution", "0.1"], ["reset", "00", "--yes"]],
-    ids=lambda each: each[0],
+    [
+        ["--help"],
+        ["hint", "0.1"],
+        ["solution", "0.1"],
+        ["progress"],
+        ["reset", "00", "--yes"],
+        ["reset", "0.1", "--yes"],
+        ["update"],
+        ["update", "00"],
+    ],
+    ids=lambda each: " ".join(each),
 )
-def test_nothing_heavy_is_imported(root, arguments):
+def test_nothing_heavy_is_imported(root, page, arguments):
+    (root / "notebooks" / PAGE).write_bytes(cells.dump({**notebook("0-1"), "metadata": {"new": True}}))
     script = (
         "import sys; from amp_lab.cli import main\n"
         f"main({arguments}, prog_name='amp-lab', standalone_mode=False)\n"
@@ -357,6 +413,7 @@ def test_nothing_heavy_is_imported(root, arguments):
     )
     imported = set(done.stdout.rpartition("imported:")[2].split())
     assert "amp_lab.course.catalog" in imported
+    assert "amp_lab.course.health" not in imported
     assert not imported & {
         "torch",
         "numpy",
@@ -366,7 +423,12 @@ def test_nothing_heavy_is_imported(root, arguments):
         "IPython",
         "matplotlib",
         "rich",
+        "asyncio",
+        "importlib.metadata",
+        "amp_lab.course.exercise",
+        "amp_lab.device",
     }
+    assert len(imported) < 200, "each module costs about a millisecond"
 
 
 def test_a_terminal_without_our_letters(root):
@@ -453,6 +515,9 @@ def test_jupyterlab_really_starts(root, tmp_path_factory):
             defaults = {name: each["default"] for name, each in news["schema"]["properties"].items()}
             assert defaults["fetchNews"] == "false"
             assert defaults["checkForUpdates"] is False
+            widgets = ask(f"{url}/lab/api/settings/@jupyter-widgets/jupyterlab-manager:plugin", token)[1]
+            # Without it a page that is opened again shows "Loading widget..." where a widget was.
+            assert widgets["schema"]["properties"]["saveState"]["default"] is True
             process.send_signal(signal.SIGINT)
             output = process.communicate(timeout=15)[0]
         finally:

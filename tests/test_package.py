@@ -31,6 +31,16 @@ def test_an_export_is_the_thing_itself():
     assert describe_device is itself
 
 
+def test_the_formats_are_a_submodule_that_comes_when_asked_for(monkeypatch):
+    from amp_lab.formats import FP16
+
+    monkeypatch.delattr(amp_lab, "formats")
+    assert amp_lab.formats.FP16 is FP16
+    from amp_lab import formats
+
+    assert formats is sys.modules["amp_lab.formats"]
+
+
 def test_no_export_hides_a_submodule():
     submodules = {module.name for module in pkgutil.iter_modules(amp_lab.__path__)}
     assert submodules, "no submodules were found"

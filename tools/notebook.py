@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -44,7 +43,7 @@ def _cell_ids(text: str, path: str | Path) -> list[str]:
         if index in named:
             ids.append(named[index])
             continue
-        content = hashlib.sha256(f"{cell.kind}\n{cell.source}".encode()).hexdigest()[:8]
+        content = source.content_digest(cell.kind, cell.source)
         seen[content] += 1
         ids.append(f"{content}-{seen[content]}")
     return ids

@@ -6,6 +6,7 @@ for PyTorch.
 
 from __future__ import annotations
 
+import difflib
 import io
 import sys
 from typing import Any
@@ -13,8 +14,12 @@ from typing import Any
 import click
 
 from amp_lab import __version__
+from amp_lab.cli.check import check
+from amp_lab.cli.doctor import doctor
 from amp_lab.cli.lab import lab
+from amp_lab.cli.progress import progress
 from amp_lab.cli.reset import reset
+from amp_lab.cli.update import update
 from amp_lab.cli.words import hint, solution
 from amp_lab.course import catalog, workspace
 
@@ -26,6 +31,16 @@ class Doors(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # as a learner needs them, not by the alphabet
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.commands, n=3, cutoff=0.5)
+            guess = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.commands)}"
+            raise click.UsageError(f"there is no command {name!r}; {guess}", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -49,5 +64,5 @@ def main() -> None:
             stream.reconfigure(errors="replace")
 
 
-for _command in (lab, hint, solution, reset):  # as a learner needs them
+for _command in (lab, check, progress, hint, solution, reset, update, doctor):  # as a learner needs them
     main.add_command(_command)

@@ -34,7 +34,7 @@ def lab(ctx: click.Context, lesson: str, port: int | None, no_browser: bool) -> 
     """Open the course in JupyterLab.
 
     It opens at the first page, or at LESSON. You work in copies, in the folder work/: those that are missing
-    are made, and none is ever overwritten.
+    are made, and none is ever overwritten. Where the course has a new text, it says so.
 
     Arguments after -- go to JupyterLab: `amp-lab lab 00 -- --debug`.
     """
@@ -48,6 +48,8 @@ def lab(ctx: click.Context, lesson: str, port: int | None, no_browser: bool) -> 
     if page not in copies.made + copies.kept:
         raise click.ClickException(f"{root / 'notebooks'} has no {page}: get the checkout again")
     click.echo(_copied(copies, root / "work"))
+    for line in _news(root):
+        click.echo(line)
     click.echo("Starting JupyterLab; Ctrl+C stops it.")
     options = ["--no-browser"] if no_browser else []
     options += [] if port is None else [f"--ServerApp.port={port}"]
@@ -64,3 +66,25 @@ def _copied(copies: workspace.Copies, work: Path) -> str:
     names = ", ".join(name.removesuffix(".ipynb") for name in copies.made)
     kept = "; the rest is as you left it" if copies.kept else ""
     return f"Copied {names} to {work}{kept}.\nWork in these copies: they are never overwritten."
+
+
+def _news(root: Path) -> list[str]:
+    """Say what changed under the copies. That a lesson is gone is said once: the record of it goes, too."""
+    from amp_lab.course import updating
+
+    changed, gone = updating.news(root)
+    lines = []
+    if changed:
+        numbers = [lesson.number for lesson in changed]
+        of = "lesson" if len(changed) == 1 else "lessons"
+        lines.append(
+            f"The course has a new text of {of} {', '.join(numbers)}; your copy has the old one. "
+            f"`amp-lab update {' '.join(numbers)}` brings it and keeps your work."
+        )
+    for name in gone:
+        lines.append(
+            f"The course has no {name} any more, or under another name: your copy stays in {root / 'work'}."
+        )
+    if gone:
+        workspace.forget(root, gone)
+    return lines

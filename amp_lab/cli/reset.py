@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import click
 
 from amp_lab.cli.asking import agreed, lesson_called
-from amp_lab.course import catalog, workspace
+from amp_lab.course import catalog, progress, workspace
 
 
 @click.command()
@@ -30,13 +31,22 @@ def reset(name: str, yes: bool) -> None:
     ):
         click.echo("Nothing was changed.")
         sys.exit(1)
+    solved = progress.done(root)
     if is_exercise:
         backup = workspace.reset_exercise(root, lesson.slug, name)
     else:
         backup = workspace.reset_lesson(root, lesson.slug)
+    ids = [name] if is_exercise else [exercise.id for exercise in lesson.exercises]
+    opened = [each for each in ids if each in solved and progress.add(root, each, "reset")]
     page = root / "work" / f"{lesson.slug}.ipynb"
     if backup is None:
         click.echo(f"There was no copy of lesson {lesson.number} yet; now there is: {page}")
-        return
+    else:
+        _tell(what, page, backup)
+    if opened:
+        click.echo(f"For `amp-lab progress` open again: {', '.join(opened)}.")
+
+
+def _tell(what: str, page: Path, backup: Path) -> None:
     click.echo(f"{what[0].upper()}{what[1:]} is blank again in {page}.\nYour work is kept in {backup}.")
     click.echo("If JupyterLab has the page open: File, Reload Notebook from Disk (Revert, if it asks).")

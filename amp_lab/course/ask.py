@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from amp_lab.course import expect
 from amp_lab.course.catalog import Exercise
 from amp_lab.course.describe import describe
-from amp_lab.course.expect import Misconceptions, Mistake, Trial
+from amp_lab.course.expect import Misconceptions, Mistake, Otherwise, Trial
 from amp_lab.course.guard import Contained, Guard
 
 
@@ -20,20 +21,25 @@ class Ask:
     """A learner's answer in the hands of a check: call it as you would call the answer itself.
 
     Tensors, arrays and containers are passed as copies, and an answer that changes them is told so; with
-    `may_change=True` they are passed as they are, for contracts such as "add to `.grad`". `call` is the last call in
-    words, `returned` whether any call has come to its end. Whatever the code does instead of returning is raised as
-    `Contained`, which checks let pass.
+    `may_change=True` they are passed as they are, for contracts such as "add to `.grad`". Whatever the code does
+    instead of returning is raised as `Contained`, which checks let pass. `call` is the last call in words, `returned`
+    whether any call has come to its end.
+
+    A check may set two attributes. `around` is a context that is entered for every run of the learner's code and for
+    nothing else: a mode that watches which operations it uses, say. `in_words` is given what the answer is given, and
+    returns the call in words that suit the exercise better than those of `describe`.
     """
 
     def __init__(self, exercise: Exercise, answer: Callable[..., Any], guard: Guard) -> None:
         self._exercise, self._answer, self._guard = exercise, answer, guard
         self.call = f"`{exercise.function}`"
         self.returned = False
+        self.around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self.in_words: Callable[..., str] = self._in_words
 
     def __call__(self, *args: Any, may_change: bool = False, **kwargs: Any) -> Any:
         """Call the answer and return what it returns."""
-        words = [*map(describe, args), *(f"{name}={describe(value)}" for name, value in kwargs.items())]
-        self.call = f"`{self._exercise.function}({', '.join(words)})`"
+        self.call = self.in_words(*args, **kwargs)
         given: dict[Any, Any] = dict(enumerate(args, start=1)) | kwargs
         own = given if may_change else {name: _own_copy(value) for name, value in given.items()}
         positional = [own[number] for number in range(1, len(args) + 1)]
@@ -47,9 +53,44 @@ class Ask:
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call anything else that runs learner code (a method of their object, `list` on their generator)."""
-        got = self._guard.call(function, *args, **kwargs)
+        with self.around:
+            got = self._guard.call(function, *args, **kwargs)
         self.returned = True
         return got
+
+    def many(self, cases: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call the answer with each case, of which there is at least one, and return all that it returned.
+
+        All calls run under one guard, which makes each a hundred times cheaper: for every number of a format, say. What
+        is passed is not copied, so it must be of a kind that nobody can change.
+        """
+        got: list[Any] = []
+
+        def call_all() -> None:
+            for case in cases:
+                got.append(self._answer(*case))
+
+        try:
+            self.run(call_all)
+        finally:
+            self.returned = self.returned or bool(got)
+            self.call = self.in_words(*cases[min(len(got), len(cases) - 1)])
+        return got
+
+    def refuses(self, error: type[Exception], *args: Any) -> None:
+        """Call the answer with what it must not take; raise `Mistake` unless it raises `error`."""
+        try:
+            got = self(*args)
+        except Contained as contained:
+            raised = type(contained.error)
+            if contained.fault != "exception" or issubclass(raised, NotImplementedError):
+                raise
+            if issubclass(raised, error):
+                return
+            seen = f"raised `{_full_name(raised)}`"
+        else:
+            seen = f"returned {describe(got)}"
+        raise Mistake("not-refused", call=self.call, got=seen, want=error.__name__)
 
     def compare(
         self,
@@ -58,7 +99,7 @@ class Ask:
         misconceptions: Misconceptions,
         *,
         read: Callable[[str, Any, Any], Any],
-        otherwise: Callable[[Sequence[Trial]], None] = lambda trials: None,
+        otherwise: Otherwise = lambda trials: None,
     ) -> None:
         """Call the answer with every case and raise the `Mistake` that explains best what came back.
 
@@ -75,6 +116,15 @@ class Ask:
             expect.recognise(trials, misconceptions, otherwise=otherwise)
             raise
         expect.recognise(trials, misconceptions, otherwise=otherwise)
+
+    def _in_words(self, *args: Any, **kwargs: Any) -> str:
+        words = [*map(describe, args), *(f"{name}={describe(value)}" for name, value in kwargs.items())]
+        return f"`{self._exercise.function}({', '.join(words)})`"
+
+
+def _full_name(kind: type) -> str:
+    module, name = (type.__getattribute__(kind, part) for part in ("__module__", "__name__"))
+    return str(name) if module in ("builtins", "__main__") else f"{module}.{name}"
 
 
 def _own_copy(value: Any) -> Any:

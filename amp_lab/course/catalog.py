@@ -60,6 +60,10 @@ COMMON_DIAGNOSES: Mapping[str, Diagnosis] = {
         "`check` was given {got}, which is {kind}. It needs the function itself, not what it returns: write its name "
         'without parentheses, `check("{id}", {function})`.'
     ),
+    "not-refused": Diagnosis(
+        "{call} {got}; it should raise a `{want}`, for this argument is outside of what the exercise allows. Test the "
+        "argument first, and `raise {want}(...)` with a message that helps."
+    ),
     "wrong-value": Diagnosis("{call} returned {got}; the right answer is {want}."),
 }
 

@@ -14,7 +14,7 @@ import json
 import os
 from typing import Any
 
-from amp_lab.course.source import check_cell_id, is_stub_cell_id
+from amp_lab.course.source import check_cell_id, check_cells, is_stub_cell_id
 
 Cell = dict[str, Any]
 Notebook = dict[str, Any]
@@ -61,6 +61,48 @@ def put_back(notebook: Notebook, blank: Notebook, exercise_id: str) -> Notebook:
     for stub in stubs:
         _put_before(cells, stub, check)
     return {**notebook, "cells": cells}
+
+
+def with_checks(notebook: Notebook, blank: Notebook) -> list[Cell]:
+    """Return the cells of a learner's notebook with every check cell of the blank, each as it is there, and once.
+
+    A check cell stands where the learner has it, but below the stubs that it checks. One that is gone, or that an
+    older editor saved without its id, is found by what it says, or else stands above the next cell of the blank that
+    is left, below whatever the learner put there; with none left it stands at the end.
+    """
+    cells: list[Cell] = list(notebook["cells"])
+    for exercise_id in check_cells(blank).values():
+        cells = _with_check(cells, blank["cells"], exercise_id)
+    return cells
+
+
+def text_of(cell: Cell) -> str:
+    """Return the source of a cell as one text; a notebook may hold it as a list of lines."""
+    source = cell.get("source")
+    lines = source if isinstance(source, list) else [source]
+    return "".join(line for line in lines if isinstance(line, str))
+
+
+def _with_check(cells: list[Cell], pristine: list[Cell], exercise_id: str) -> list[Cell]:
+    stubs, check = _exercise(pristine, exercise_id)
+    old = [index for index, cell in enumerate(cells) if cell.get("id") == check["id"]]
+    if not old:
+        old = [index for index, cell in enumerate(cells) if text_of(cell).strip() == text_of(check).strip()]
+    last_stub = max(
+        (_ids(cells).index(stub["id"]) for stub in stubs if stub["id"] in _ids(cells)), default=-1
+    )
+    place = max(old[-1] if old else _above_next(cells, pristine, check), last_stub + 1)
+    above = [cell for index, cell in enumerate(cells) if index < place and index not in old]
+    below = [cell for index, cell in enumerate(cells) if index >= place and index not in old]
+    return [*above, check, *below]
+
+
+def _above_next(cells: list[Cell], pristine: list[Cell], missing: Cell) -> int:
+    """Return the place above the nearest cell after `missing` in the blank that is left."""
+    for after in pristine[pristine.index(missing) + 1 :]:
+        if after["id"] in _ids(cells):
+            return _ids(cells).index(after["id"])
+    return len(cells)
 
 
 def _exercise(pristine: list[Cell], exercise_id: str) -> tuple[list[Cell], Cell]:

@@ -7,6 +7,7 @@ is, is read from its type, and only types that we know are looked into.
 from __future__ import annotations
 
 import itertools
+import math
 import types
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 NUMPY_INTEGERS = frozenset(kind for kind in np.sctypeDict.values() if issubclass(kind, np.integer))
+NUMPY_FLOATS = frozenset(kind for kind in np.sctypeDict.values() if issubclass(kind, np.floating))
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 _SHOWN = 6  # how many of a collection's elements are shown
@@ -88,12 +90,18 @@ def _tensor(value: torch.Tensor) -> str:
     shape = f"shape {tuple(value.shape)}"
     if value.layout is not torch.strided or value.is_meta or value.is_nested or value.numel() == 0:
         return f"{kind(value)} of {shape}, {value.dtype}"
-    numbers = ", ".join(_short(number) for number in value.flatten()[:_SHOWN].tolist())
+    numbers = ", ".join(map(_short, value.flatten()[:_SHOWN]))
     if value.numel() <= _SHOWN and value.dim() <= 1:
         return f"tensor({f'[{numbers}]' if value.dim() else numbers}, dtype={value.dtype})"
     dots = ", …" if value.numel() > _SHOWN else ""
     return f"a tensor of {shape}, {value.dtype}, with the values {numbers}{dots}"
 
 
-def _short(number: Any) -> str:
-    return f"{number:.6g}" if isinstance(number, float) else str(number)
+def _short(number: torch.Tensor) -> str:
+    """Return a number in at most six digits if they tell it from its neighbours, else with as many as do."""
+    value = number.item()
+    if not isinstance(value, float):
+        return str(value)
+    text = f"{value:.6g}"
+    stored = torch.tensor(float(text), dtype=number.dtype).item()
+    return text if math.isnan(value) or stored == value else exact(number)

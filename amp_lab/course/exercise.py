@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable
 
-from amp_lab.course import catalog, workspace
+from amp_lab.course import catalog, progress, workspace
 from amp_lab.course.ask import Ask
 from amp_lab.course.catalog import Exercise, UnknownExercise
 from amp_lab.course.describe import describe, kind
@@ -89,9 +89,12 @@ def check(exercise_id: str, answer: object) -> None:
 
     Shows why a right answer is right. A wrong one, one that raised an error and a stub raise `CheckFailed`, whose
     message stands in place of a traceback, so that "Run All" stops at the first open exercise and nbval counts a
-    failed cell.
+    failed cell. In the learner's workspace a success is remembered, for `amp-lab progress`.
     """
-    tell(grade(exercise_id, answer))
+    verdict = grade(exercise_id, answer)
+    if isinstance(verdict, Correct):
+        progress.record(exercise_id)
+    tell(verdict)
 
 
 def tell(verdict: Verdict) -> None:

@@ -19,6 +19,7 @@ or take the exercise away, and nobody would notice. So whatever only looks like 
 from __future__ import annotations
 
 import ast
+import hashlib
 import io
 import json
 import re
@@ -151,6 +152,14 @@ def is_stub_cell_id(cell_id: str, exercise_id: str) -> bool:
 
 def _stub_prefix(exercise_id: str) -> str:
     return f"stub-{exercise_id.replace('.', '-')}-"
+
+
+def content_digest(kind: str, text: str) -> str:
+    """Return the eight digits that the id of a cell outside exercises begins with: kind and text decide them.
+
+    So a cell that still has the id that the build gave it tells by itself whether its text was changed.
+    """
+    return hashlib.sha256(f"{kind}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def check_cells(notebook: Mapping[str, Any]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The learner's workspace: `work/` in the course's checkout, with copies of the lessons to work in.
 
 Three promises. What a learner wrote is never overwritten: a copy is made only where there is none, and a
-reset keeps a dated backup first. A program that is killed leaves whole files or none. Whatever goes wrong is
-said in one line, as a `WorkspaceError`.
+reset or an update keeps a dated backup first. A program that is killed leaves whole files or none. Whatever
+goes wrong is said in one line, as a `WorkspaceError`.
 
 Notebooks are read and written as plain JSON: importing nbformat would take longer than all that is done here.
 """
@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -93,7 +93,8 @@ def solution(exercise_id: str) -> str:
 def copy_blanks(root: Path) -> Copies:
     """Give the learner a copy of each lesson they have none of; what stands in `work/` is never touched.
 
-    Remembers in `work/.amp-lab/origin.json` the SHA-256 of the blank that each copy was made from.
+    Remembers in `work/.amp-lab/origin.json` the SHA-256 of the blank that each copy was made from, and keeps the
+    blank itself in `work/.amp-lab/blanks`: once the course has a new one, an update compares all three.
     """
     made, kept = [], []
     with _workspace(root):
@@ -104,6 +105,7 @@ def copy_blanks(root: Path) -> Copies:
             if _copy(root, blank):
                 made.append(blank.name)
             else:
+                _catch_up(root, blank)
                 kept.append(blank.name)
     return Copies(tuple(made), tuple(kept))
 
@@ -132,7 +134,50 @@ def reset_exercise(root: Path, slug: str, exercise_id: str) -> Path | None:
         return _replace_keeping(root, blank.name, renewed)
 
 
+def rewrite(root: Path, slug: str, make: Callable[[bytes, bytes], bytes]) -> Path | None:
+    """Replace a copy by `make(copy, blank)`, which from now on comes from that blank. Return where it is kept.
+
+    None if nothing had to be kept: nothing changed, or the copy was a blank of the course, byte for byte.
+    """
+    blank = root / "notebooks" / f"{slug}.ipynb"
+    with _workspace(root):
+        data = blank.read_bytes()
+        before = (root / "work" / blank.name).read_bytes()
+        after = make(before, data)
+        with _remembered(root, blank.name, data):
+            if after == before:
+                return None
+            return _replace_keeping(root, blank.name, after, needed=before not in kept_blanks(root, slug))
+
+
+def origins(root: Path) -> dict[str, str]:
+    """Map the name of each copy to the SHA-256 of the blank that it was made from, as far as that is recorded."""
+    return _read_record(root / "work" / ".amp-lab" / "origin.json") or {}
+
+
+def kept_blanks(root: Path, slug: str) -> list[bytes]:
+    """Return the blanks that copies of a lesson were ever made from; one that is damaged is not among them."""
+    found = []
+    for path in sorted(_blanks(root).glob(f"{slug}-*.ipynb")):
+        with suppress(OSError):
+            data = path.read_bytes()
+            if path.name == _blank_name(slug, data):
+                found.append(data)
+    return found
+
+
+def forget(root: Path, names: Sequence[str]) -> None:
+    """Take copies out of the record, because the course has no such lessons any more; the copies stay."""
+    path = root / "work" / ".amp-lab" / "origin.json"
+    with _workspace(root):
+        rest = {name: digest for name, digest in _origins(path).items() if name not in names}
+        with _written(path, _record(rest)) as part:
+            os.replace(part, path)
+
+
 def _with_exercise_back(copy: Path, blank: Path, exercise_id: str) -> bytes:
+    from amp_lab.course import merging
+
     try:
         notebook = parse(copy.read_bytes())
     except NotANotebook as error:
@@ -141,7 +186,8 @@ def _with_exercise_back(copy: Path, blank: Path, exercise_id: str) -> bytes:
             "lesson over, and keeps this file as a backup"
         ) from None
     try:
-        return dump(put_back(notebook, parse(blank.read_bytes()), exercise_id))
+        renewed = put_back(notebook, parse(blank.read_bytes()), exercise_id)
+        return dump(merging.without_note(renewed, exercise_id))
     except (NotANotebook, LookupError) as error:
         raise WorkspaceError(f"{blank} is not the course's file ({error}): get the checkout again") from None
 
@@ -188,17 +234,19 @@ def _copy(root: Path, blank: Path) -> bool:
     return True
 
 
-def _replace_keeping(root: Path, name: str, data: bytes) -> Path:
-    """Replace the learner's copy, keep it under a dated name in `work/backups`, and return that name.
+def _replace_keeping(root: Path, name: str, data: bytes, needed: bool = True) -> Path | None:
+    """Replace the learner's copy, keep it under a dated name in `work/backups` if `needed`, and return that name.
 
     The backup is a second name of the same file rather than another file: so whatever JupyterLab saves until
     the moment of the replacement is in it, too. A link stays a link: what it points to is kept and replaced.
     """
     copy = Path(os.path.realpath(root / "work" / name))
     folder = root / "work" / "backups"
-    folder.mkdir(exist_ok=True)
+    backup = None
     with _written(copy, data) as part:
-        backup = _give_free_name(copy, folder / name)
+        if needed:
+            folder.mkdir(exist_ok=True)
+            backup = _give_free_name(copy, folder / name)
         os.replace(part, copy)
     return backup
 
@@ -268,21 +316,56 @@ def _write_new(path: Path, data: bytes) -> None:
 def _remembered(root: Path, name: str, blank: bytes) -> Iterator[None]:
     """Write the new record, and put it in force once the copy is made: what cannot be written stops the copy."""
     path = root / "work" / ".amp-lab" / "origin.json"
-    origins = {**_origins(path), name: hashlib.sha256(blank).hexdigest()}
-    with _written(path, (json.dumps(origins, indent=1) + "\n").encode()) as part:
+    _keep_blank(root, Path(name).stem, blank)
+    with _written(path, _record({**_origins(path), name: hashlib.sha256(blank).hexdigest()})) as part:
         yield
         os.replace(part, path)
 
 
+def _catch_up(root: Path, blank: Path) -> None:
+    """Keep the blank of a copy that was made by a version of AMP Lab that did not keep blanks, while it is there."""
+    data = blank.read_bytes()
+    if origins(root).get(blank.name) == hashlib.sha256(data).hexdigest():
+        _keep_blank(root, blank.stem, data)
+
+
+def _keep_blank(root: Path, slug: str, data: bytes) -> None:
+    path = _blanks(root) / _blank_name(slug, data)
+    path.parent.mkdir(exist_ok=True)
+    if not path.is_file() or path.read_bytes() != data:
+        with _written(path, data) as part:
+            os.replace(part, path)
+
+
+def _blanks(root: Path) -> Path:
+    return root / "work" / ".amp-lab" / "blanks"
+
+
+def _blank_name(slug: str, data: bytes) -> str:
+    return f"{slug}-{hashlib.sha256(data).hexdigest()}.ipynb"
+
+
+def _record(origins: dict[str, str]) -> bytes:
+    return (json.dumps(origins, indent=1) + "\n").encode()
+
+
 def _origins(path: Path) -> dict[str, str]:
     """Read the record; one that is damaged, or somebody else's, is kept aside under a dated name."""
-    try:
-        origins = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return {}
-    except (ValueError, RecursionError, IsADirectoryError):
-        origins = None
-    if isinstance(origins, dict) and all(isinstance(digest, str) for digest in origins.values()):
-        return origins
+    found = _read_record(path)
+    if found is not None:
+        return found
     os.rename(path, next(aside for aside in _dated(path) if not os.path.lexists(aside)))
     return {}
+
+
+def _read_record(path: Path) -> dict[str, str] | None:
+    """Return the record, or None if it is damaged or there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError, IsADirectoryError):
+        return None
+    if isinstance(found, dict) and all(isinstance(digest, str) for digest in found.values()):
+        return found
+    return None

@@ -47,14 +47,15 @@ def fresh_course(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running_lab(course: Path) -> Iterator[str]:
-    """Start `amp-lab lab` for a checkout; yield the address with its token, and stop it afterwards."""
-    command = [sys.executable, "-m", "amp_lab", "lab", "--no-browser"]
+def running_lab(course: Path, lesson: str = "00") -> Iterator[str]:
+    """Start `amp-lab lab` at a lesson of a checkout; yield the address with its token, and stop it afterwards."""
+    command = [sys.executable, "-m", "amp_lab", "lab", lesson, "--no-browser"]
     # Lets the test ask JupyterLab when it is ready, and run its commands, instead of clicking on menus.
     command += ["--", "--LabApp.expose_app_in_browser=True"]
-    # Jupyter's own settings and the tabs of the last visit are kept apart from the user's.
+    # A learner is neither pytest nor CI, which keep no records of success. Jupyter's own settings and the tabs of
+    # the last visit are kept apart from the user's.
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_VERSION")},
         "AMP_LAB_COURSE": str(course),
         "PYTHONPATH": str(ROOT),
         "JUPYTER_CONFIG_DIR": str(course / "jupyter"),
@@ -135,6 +136,13 @@ def rewrite(page: Page, cell: Locator, code: str) -> None:
     cell.locator(".cm-content").click()
     page.keyboard.press("Control+A")
     page.keyboard.insert_text(code)
+
+
+def show(cell: Locator, name: str) -> None:
+    """Keep a picture of what a cell shows, also of what does not fit into the window."""
+    ARTIFACTS.mkdir(exist_ok=True)
+    cell.scroll_into_view_if_needed()
+    cell.screenshot(path=ARTIFACTS / f"{name}.png")
 
 
 def picture(page: Page, name: str) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.browser.lab import (
-    ARTIFACTS,
     browser_page,
     cell_with,
     chromium,
@@ -16,6 +15,7 @@ from tests.browser.lab import (
     run_all,
     run_cell,
     running_lab,
+    show,
     shown,
 )
 
@@ -34,9 +34,7 @@ def test_a_first_visit(tmp_path: Path) -> None:
         assert "not attempted yet" in (message := shown(check, "not attempted"))
         assert "Traceback" not in message
         picture(page, "00-open-exercise")
-        figure = cell_with(page, "loss_curves(losses")
-        figure.scroll_into_view_if_needed()
-        figure.screenshot(path=ARTIFACTS / "00-figure.png")
+        show(cell_with(page, "loss_curves(losses"), "00-figure")
         after = cell_with(page, "torch.cuda.amp.GradScaler()")
         after.scroll_into_view_if_needed()
         assert after.locator(".jp-OutputArea-child").count() == 0, "Run All went on after an open exercise"

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from amp_lab.course.cells import NotANotebook, dump, parse, put_back
+from amp_lab.course.cells import NotANotebook, dump, parse, put_back, text_of, with_checks
 
 STUB = "def {}():\n    raise NotImplementedError"
 A, B, C = "stub-0-1-1", "stub-0-2-1", "stub-0-2-2"
@@ -224,3 +224,80 @@ def test_written_as_jupyter_writes_it():
 def test_half_a_surrogate_pair_survives():
     book = notebook(code("a", "1", [{"output_type": "stream", "name": "stdout", "text": ["\ud83c"]}]))
     assert parse(dump(book)) == book
+
+
+# --- check cells put back -----------------------------------------------------------------------------------
+
+
+def ids_with_checks(*cells):
+    """Return the ids of a copy's cells with the check cells back; a pristine check cell is marked by an `=`."""
+    pristine = {id(cell) for cell in BLANK["cells"]}
+    page = notebook(*cells)
+    before = copy.deepcopy(page)
+    found = with_checks(page, BLANK)
+    assert page == before, "the copy was changed"
+    checks = [cell["id"] for cell in found if id(cell) in pristine]
+    assert sorted(checks) == ["check-0-1", "check-0-2"]
+    return [f"={cell['id']}" if id(cell) in pristine else cell.get("id") for cell in found]
+
+
+def copied(*names):
+    """Return cells as a learner has them: those of the blank with these ids, and new ones of other names."""
+    blank = {cell["id"]: dict(cell) for cell in BLANK["cells"]}
+    return [blank.get(name, code(name, "mine = 1")) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        # As it was: text, stubs and demos stay the learner's.
+        ("m0 demo", "m0 demo =check-0-1 =check-0-2"),
+        (
+            f"m0 demo {A} m1 check-0-1 m2 {B} {C} check-0-2 end",
+            f"m0 demo {A} m1 =check-0-1 m2 {B} {C} =check-0-2 end",
+        ),
+        # Gone: above the next cell of the blank that is left, below what the learner added.
+        (f"{A} m1 mine m2 {B} {C} own end", f"{A} m1 mine =check-0-1 m2 {B} {C} own =check-0-2 end"),
+        (f"{A} mine {B} {C}", f"{A} mine =check-0-1 {B} {C} =check-0-2"),
+        # Moved: where the learner has it, but below every stub.
+        (f"{A} m1 m2 {B} {C} check-0-2 end check-0-1", f"{A} m1 m2 {B} {C} =check-0-2 end =check-0-1"),
+        (f"check-0-1 m0 {A} m1 {C} check-0-2 {B} end", f"m0 {A} =check-0-1 m1 {C} {B} =check-0-2 end"),
+        (f"m2 {A} check-0-2", f"m2 {A} =check-0-1 =check-0-2"),
+        # Twice: once, where the last one stands.
+        (f"check-0-1 {A} check-0-1 mine check-0-1 m2", f"{A} mine =check-0-1 m2 =check-0-2"),
+        ("", "=check-0-1 =check-0-2"),
+    ],
+)
+def test_check_cells_are_put_back(page, expected):
+    assert ids_with_checks(*copied(*page.split())) == expected.split()
+
+
+def test_edited_retagged_and_retyped_check_cells_are_put_back():
+    first = {**code("check-0-1", "print('fine')"), "metadata": {"tags": ["nbval-skip"]}}
+    second = {"id": "check-0-2", "cell_type": "raw", "source": 'check("0.2", b, c)'}
+    assert ids_with_checks(first, second) == ["=check-0-1", "=check-0-2"]
+
+
+def test_without_ids_a_check_cell_is_found_by_what_it_says():
+    """nbformat 4.4 has no ids. A pasted copy has another one, which does not matter beside the real cell."""
+    page = [{key: value for key, value in cell.items() if key != "id"} for cell in BLANK["cells"]]
+    expected = [f"={cell['id']}" if cell["id"].startswith("check") else None for cell in BLANK["cells"]]
+    assert ids_with_checks(*page) == expected
+    pasted = code("pasted", 'check("0.1", a)\n')
+    assert ids_with_checks(*copied("check-0-1"), pasted)[:2] == ["=check-0-1", "pasted"]
+    assert ids_with_checks(pasted, *copied("mine"))[:2] == ["=check-0-1", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        ({"source": "a\nb"}, "a\nb"),
+        ({"source": ["a\n", "b"]}, "a\nb"),
+        ({"source": [1, "b"]}, "b"),
+        ({"source": None}, ""),
+        ({"source": {"a": 1}}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_text_of_any_cell(cell, text):
+    assert text_of(cell) == text

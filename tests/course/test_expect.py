@@ -1,13 +1,26 @@
 """What `expect` accepts, and what it says of the rest."""
 
+import decimal
+import fractions
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from amp_lab.course.describe import describe
-from amp_lab.course.expect import Mistake, Trial, recognise, tensor, whole_number
+from amp_lab.course.expect import (
+    Mistake,
+    Region,
+    Trial,
+    alike,
+    number,
+    recognise,
+    region_by_region,
+    tensor,
+    whole_number,
+)
 
 CALL = "`f(2)`"
 
@@ -46,6 +59,150 @@ def test_an_answer_that_claims_to_equal_everything_is_refused() -> None:
     with pytest.raises(Mistake) as caught:
         whole_number(CALL, AlwaysEqual(3), 24)
     assert caught.value.diagnosis == "wrong-type"
+
+
+@pytest.mark.parametrize(
+    ("got", "read"),
+    [
+        (0.5, 0.5),
+        (2, 2),
+        (2**2000, 2**2000),
+        (-0.0, -0.0),
+        (math.nan, math.nan),
+        (np.float16(0.5), 0.5),
+        (np.float32(0.1), float(np.float32(0.1))),
+        (np.float64(0.1), 0.1),
+        (np.longdouble(0.5), 0.5),
+        (np.uint8(7), 7),
+    ],
+)
+def test_number_takes_those_of_python_and_numpy(got: Any, read: float) -> None:
+    taken = number(CALL, got, 0.5)
+    assert type(taken) is type(read)
+    assert alike(taken, read)
+
+
+@pytest.mark.parametrize(
+    ("got", "words"),
+    [
+        ("0.5", "Which step"),
+        (True, "A comparison gives"),
+        (0.5 + 0j, "no whole number is complex"),
+        (np.complex128(1), "no whole number is complex"),
+        (fractions.Fraction(1, 2), "float(...)"),
+        (decimal.Decimal("0.5"), "float(...)"),
+        (torch.tensor(0.5), ".item()"),
+        (torch.tensor([[0.5]]), ".item()"),
+        (torch.ones(2), "Reduce it"),
+        (np.array([0.5]), ".item()"),
+        (np.ones(2), "Which step"),
+    ],
+)
+def test_number_refuses_the_rest_with_the_likely_reason(got: object, words: str) -> None:
+    with pytest.raises(Mistake, match="wrong-type") as caught:
+        number(CALL, got, 0.5)
+    assert words in str(caught.value.observed["advice"])
+    assert caught.value.observed["want"] == "a number (`float`), here 0.5"
+
+
+def test_number_refuses_none_as_a_missing_return() -> None:
+    with pytest.raises(Mistake, match="returned-none"):
+        number(CALL, None, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("got", "words"),
+    [
+        (np.ones(1), "torch.from_numpy"),
+        ([1.0], "torch.tensor"),
+        (1.0, "Which step"),
+        (lambda: 1, "parentheses missing"),
+    ],
+)
+def test_what_is_no_tensor_gets_advice_about_tensors(got: object, words: str) -> None:
+    with pytest.raises(Mistake, match="wrong-type") as caught:
+        tensor(CALL, got, torch.ones(1))
+    assert words in str(caught.value.observed["advice"])
+
+
+NAN, MINUS_NAN = torch.tensor([0x7FC00000, -1], dtype=torch.int32).view(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (0.5, 0.5),
+        (2, 2.0),
+        (0, 0.0),
+        (math.nan, -math.nan),
+        (-0.0, -0.0),
+        (math.inf, math.inf),
+        (torch.float16, torch.half),
+        ((1.0, math.nan), (1, math.nan)),
+        (NAN, MINUS_NAN),
+        (torch.tensor([-0.0, 1.0]), torch.tensor([-0.0, 1.0])),
+        (torch.tensor([1, 2]), torch.tensor([1, 2])),
+        (torch.tensor([1.0]).to(torch.float8_e5m2), torch.tensor([1.0]).to(torch.float8_e5m2)),
+        (torch.empty(0, 3), torch.empty(0, 3)),
+        (0j, 0j),
+    ],
+)
+def test_alike(one: Any, other: Any) -> None:
+    assert alike(one, other)
+    assert alike(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (0.5, 0.25),
+        (0.0, -0.0),
+        (0, -0.0),
+        (math.nan, 1.0),
+        (math.nan, None),
+        (math.inf, -math.inf),
+        (2**53 + 1, 2.0**53),  # Python does not round the int to compare it
+        ((1.0,), (1.0, 2.0)),
+        ((1.0, 0.0), (1.0, -0.0)),
+        (torch.tensor([0.0]), torch.tensor([-0.0])),
+        (torch.tensor([1.0]), torch.tensor([math.nan])),
+        (torch.tensor([1.0]), torch.tensor([1.0]).half()),
+        (torch.tensor([1.0]), torch.tensor(1.0)),
+        (torch.tensor([1.0]), torch.tensor([1.0, 1.0])),
+        (torch.tensor(1.0), 2.0),
+    ],
+)
+def test_not_alike(one: Any, other: Any) -> None:
+    assert not alike(one, other)
+    assert not alike(other, one)
+
+
+REGIONS = (
+    Region(((2,), (4,)), (("doubles", lambda n: 2 * n),)),
+    Region(((-3,), (-5,)), (("doubles", lambda n: 2 * n), ("sign", lambda n: -n * n))),
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis", "call"),
+    [
+        (lambda n: 2 * n, "doubles", "`f(4)`"),
+        (lambda n: n * abs(n), "sign", "`f(-3)`"),
+        (lambda n: 2 * n if n > 0 else -n * n, "doubles", "`f(4)`"),  # both: the first region counts
+        (lambda n: n * n + (n == -5), "wrong-value", "`f(-5)`"),
+    ],
+)
+def test_region_by_region_one_idea_does_not_hide_another(answer: Any, diagnosis: str, call: str) -> None:
+    trials = [Trial(f"`f({n})`", (n,), answer(n), n * n) for region in REGIONS for (n,) in region.cases]
+    with pytest.raises(Mistake, match=diagnosis) as caught:
+        region_by_region(REGIONS)(trials)
+    assert caught.value.observed["call"] == call
+
+
+def test_region_by_region_lets_right_trials_pass_and_needs_not_all() -> None:
+    right = [Trial(f"`f({n})`", (n,), n * n, n * n) for n in (2, 4, -3)]
+    region_by_region(REGIONS)(right)
+    region_by_region(REGIONS)([])
 
 
 def _diagnosis(got: object, want: torch.Tensor, **tolerance: float) -> str | None:
@@ -222,3 +379,12 @@ def test_values_are_compared_in_fp64() -> None:
 def test_the_tolerance_does_not_grow_with_what_was_returned() -> None:
     assert _diagnosis(torch.tensor([100.0]), torch.tensor([1.0]), rtol=0.995) == "wrong-element"
     assert _diagnosis(torch.tensor([1.0]), torch.tensor([100.0]), rtol=0.995) is None
+
+
+def test_recognise_compares_as_alike_does() -> None:
+    nan = Trial("`f()`", (), math.nan, math.nan)
+    recognise([nan], ())
+    with pytest.raises(Mistake, match="wrong-value"):
+        recognise([nan, Trial("`f()`", (), 0.0, -0.0)], ())
+    with pytest.raises(Mistake, match="always-nan"):
+        recognise([nan, Trial("`f()`", (), math.nan, 1.0)], (("always-nan", lambda: math.nan),))

@@ -1,0 +1,106 @@
+"""Exercise 1.2: the limits of a format, from the widths of its fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from amp_lab.course import expect
+from amp_lab.course.ask import Ask
+from amp_lab.course.describe import describe, kind
+from amp_lab.course.exercise import checker
+from amp_lab.course.expect import Misconceptions, Mistake, Trial
+from amp_lab.formats import FormatLimits
+
+# FP16, BF16, FP32, TF32, E5M2, then small ones, down to the smallest with all kinds of number. None is so wide that a
+# right formula would leave the floats of Python on its way, as 2.0 ** 1024 does.
+_CASES = ((5, 10), (8, 7), (8, 23), (8, 10), (5, 2), (4, 3), (3, 4), (3, 2), (6, 9), (2, 1))
+
+
+def _limits(exponent_bits: int, fraction_bits: int) -> FormatLimits:
+    bias = 2 ** (exponent_bits - 1) - 1
+    eps, smallest_normal = 2.0**-fraction_bits, 2.0 ** (1 - bias)
+    return FormatLimits((2 - eps) * 2.0**bias, smallest_normal, smallest_normal * eps, eps)
+
+
+def _max(exponent_bits: int, fraction_bits: int, *, significand: float) -> float:
+    return math.ldexp(significand, 2 ** (exponent_bits - 1) - 1)
+
+
+# What is wrong with the exponents shows in two limits at once: by which factors.
+_EXPONENTS = (("bias-large", 0.5, 0.5), ("bias-small", 2.0, 2.0), ("exponents", 2.0, 0.5))
+_OF_ONE_LIMIT: dict[str, Misconceptions] = {
+    "eps": (
+        ("eps-half", lambda e, f: 2.0 ** -(f + 1)),
+        ("eps-double", lambda e, f: 2.0 ** -(f - 1)),
+        ("eps-steps", lambda e, f: 1 / (2**f - 1)),
+        ("eps-smallest", lambda e, f: _limits(e, f).smallest_subnormal),
+    ),
+    "max": (
+        ("top-exponent", lambda e, f: 2 * _limits(e, f).max),
+        ("no-fraction", lambda e, f: _max(e, f, significand=1.0)),
+        ("next-power", lambda e, f: _max(e, f, significand=2.0)),
+        ("one-step-short", lambda e, f: _max(e, f, significand=2 - 2 * 2.0**-f)),
+    ),
+    "smallest_normal": (
+        ("normal-from-zero", lambda e, f: _limits(e, f).smallest_normal / 2),
+        ("normal-is-subnormal", lambda e, f: _limits(e, f).smallest_subnormal),
+    ),
+    "smallest_subnormal": (
+        ("subnormal-half", lambda e, f: _limits(e, f).smallest_subnormal / 2),
+        ("subnormal-is-normal", lambda e, f: _limits(e, f).smallest_normal),
+        ("subnormal-double", lambda e, f: _limits(e, f).smallest_subnormal * 2),
+    ),
+}
+
+
+@checker("1.2")
+def format_limits(ask: Ask) -> None:
+    """Ask for formats that exist and for small ones, and compare limit by limit."""
+    ask.compare(_CASES, _limits, (), read=_read, otherwise=_judge)
+
+
+def _read(call: str, got: Any, want: FormatLimits) -> FormatLimits:
+    if got is not None and type(got) is not FormatLimits:
+        raise Mistake("no-format-limits", call=call, got=describe(got), kind=kind(got))
+    if got is None:
+        raise Mistake("returned-none", call=call, got=None, want="a `FormatLimits`")
+    for name, value in got._asdict().items():
+        if value is None:
+            raise Mistake("wrong-limit", call=f"{call} with its `{name}`", got=None, want=getattr(want, name))
+    calls = (f"{call}, for `{name}`," for name in FormatLimits._fields)
+    return FormatLimits(*map(expect.number, calls, got, want))
+
+
+def _judge(trials: Sequence[Trial]) -> None:
+    """Raise the `Mistake` of the first limit that is wrong, in the order in which they rest on one another."""
+    _judge_limit(trials, "eps")
+    _judge_exponents(trials)
+    for name in ("max", "smallest_normal", "smallest_subnormal"):
+        _judge_limit(trials, name)
+
+
+def _judge_exponents(trials: Sequence[Trial]) -> None:
+    for diagnosis, largest, normal in _EXPONENTS:
+        expected = [(trial.want.max * largest, trial.want.smallest_normal * normal) for trial in trials]
+        if [(trial.got.max, trial.got.smallest_normal) for trial in trials] == expected:
+            first = trials[0]
+            shown = {"call": _of(first, "max"), "got": first.got.max, "want": first.want.max}
+            raise Mistake(diagnosis, **shown, normal=first.got.smallest_normal)
+
+
+def _judge_limit(trials: Sequence[Trial], name: str) -> None:
+    def one_limit(trial: Trial) -> Trial:
+        return Trial(_of(trial, name), trial.args, getattr(trial.got, name), getattr(trial.want, name))
+
+    expect.recognise([*map(one_limit, trials)], _OF_ONE_LIMIT[name], otherwise=_show)
+
+
+def _of(trial: Trial, name: str) -> str:
+    return trial.call.removesuffix("`") + f".{name}`"
+
+
+def _show(trials: Sequence[Trial]) -> None:
+    wrong = next(trial for trial in trials if trial.got != trial.want)
+    raise Mistake("wrong-limit", call=wrong.call, got=describe(wrong.got), want=describe(wrong.want))

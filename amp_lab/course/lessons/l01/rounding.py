@@ -1,0 +1,243 @@
+"""Exercise 1.3: round FP32 to BF16 on the bits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from amp_lab.course import expect
+from amp_lab.course.ask import Ask
+from amp_lab.course.describe import describe, exact
+from amp_lab.course.exercise import checker
+from amp_lab.course.expect import Mistake, Region, Trial
+
+Cases = tuple[tuple[torch.Tensor], ...]
+_LARGEST, _SMALLEST_NORMAL = 0x7F7F0000, 0x00800000
+_UPPER = ~0xFFFF
+
+
+class _Watch(TorchFunctionMode):
+    """Notes the calls that take or give a tensor of dtype BF16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(isinstance(each, torch.Tensor) and each.dtype == torch.bfloat16 for each in (*args, result)):
+            self.seen.append(func.__name__)
+        return result
+
+
+def _from_patterns(*patterns: int) -> torch.Tensor:
+    return torch.tensor(patterns).to(torch.int32).view(torch.float32)
+
+
+def _singles(*patterns: int) -> Cases:
+    """Make a tensor of one element for each pattern, so that a slip is shown on the number that it happens to."""
+    return tuple((_from_patterns(pattern),) for pattern in patterns)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.int32)
+
+
+def _value(bits: torch.Tensor) -> torch.Tensor:
+    return bits.to(torch.int32).view(torch.float32)
+
+
+def _round(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.bfloat16).to(torch.float32)
+
+
+def _last_kept(x: torch.Tensor) -> torch.Tensor:
+    return _bits(x) >> 16 & 1
+
+
+def _truncate(x: torch.Tensor) -> torch.Tensor:
+    return _value(_bits(x) & _UPPER)
+
+
+def _add_and_cut(x: torch.Tensor, addend: torch.Tensor | int) -> torch.Tensor:
+    return _value(_bits(x).long() + addend & _UPPER)
+
+
+def _halves_to_plus_infinity(x: torch.Tensor) -> torch.Tensor:
+    return _add_and_cut(x, torch.where(x.signbit(), 0x7FFF, 0x8000))
+
+
+def _converted(x: torch.Tensor) -> torch.Tensor:
+    """Do the right arithmetic on whole numbers in place of bits: `x.int()` where `x.view(torch.int32)` is meant."""
+    whole = x.int()
+    return (whole + 0x7FFF + (whole >> 16 & 1)) & _UPPER
+
+
+def _carry_lost(x: torch.Tensor) -> torch.Tensor:
+    fraction = 0x007F0000
+    return _value(_bits(x) & ~0x7FFFFF | _bits(_round(x)) & fraction)
+
+
+def _saturated(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x.isnan(), x, _round(x).clamp(-_top(), _top()))
+
+
+def _top() -> torch.Tensor:
+    return _from_patterns(_LARGEST)
+
+
+def _flushed(
+    x: torch.Tensor, *, judged_by: Callable[[torch.Tensor], torch.Tensor], signed: bool
+) -> torch.Tensor:
+    zero = torch.copysign(torch.zeros(()), x) if signed else torch.zeros(())
+    return torch.where(judged_by(x).abs() < _from_patterns(_SMALLEST_NORMAL), zero, _round(x))
+
+
+def _kept(x: torch.Tensor, kept: int, *, rounded: bool) -> torch.Tensor:
+    """Keep another number of fraction bits than BF16 does."""
+    step = 1 << 23 - kept
+    bits = _bits(x).long()
+    half = step // 2 - 1 + (bits >> 23 - kept & 1) if rounded else 0
+    return _value(bits + half & ~(step - 1))
+
+
+def _recognise_kept_bits(trials: Sequence[Trial]) -> None:
+    for kept, rounded in itertools.product((*range(1, 7), *range(8, 23)), (True, False)):
+        if all(expect.alike(trial.got, _kept(trial.args[0], kept, rounded=rounded)) for trial in trials):
+            first = next(trial for trial in trials if not expect.alike(trial.got, trial.want))
+            shown = {"call": first.call, "got": describe(first.got), "want": describe(first.want)}
+            raise Mistake("kept-bits", **shown, kept=kept)
+
+
+def _recognise_lost_nan(trials: Sequence[Trial]) -> None:
+    """Say what the first NaN that is lost became."""
+    first = next((trial for trial in trials if not trial.got.isnan().all()), None)
+    if first is not None:
+        shown = {"call": first.call, "got": describe(first.got), "want": describe(first.want)}
+        raise Mistake(_what_became_of_nan(first.args[0], first.got), **shown)
+
+
+def _what_became_of_nan(x: torch.Tensor, got: torch.Tensor) -> str:
+    carried = _add_and_cut(x, 0x7FFF + _last_kept(x))
+    if got.isinf().all() and (expect.alike(got, carried) or expect.alike(got, _truncate(x))):
+        return "nan-rounded-away"
+    return "nan-carried" if expect.alike(got, carried) else "nan-lost"
+
+
+def _recognise_together(trials: Sequence[Trial]) -> None:
+    """Say what an answer that is right for each number alone makes of many: in one row, then in other layouts."""
+    number, first = next(
+        (n, trial) for n, trial in enumerate(trials) if not expect.alike(trial.got, trial.want)
+    )
+    given, got, want = (each.flatten() for each in (*first.args, first.got, first.want))
+    wrong = [place for place in range(want.numel()) if not expect.alike(got[place], want[place])]
+    values = {"number": exact(given[wrong[0]]), "got": exact(got[wrong[0]]), "want": exact(want[wrong[0]])}
+    diagnosis = "not-in-this-layout" if number else "not-each-by-itself"
+    raise Mistake(diagnosis, call=first.call, share=f"{len(wrong)} of {want.numel()}", **values)
+
+
+# Plain numbers first, and none of them so large that a conversion to int32 is undefined.
+_REGIONS = (
+    Region(
+        _singles(
+            0x40490FDB, 0x3DCCCCCD, 0xC02AAAAB, 0x3FD55555, 0x47C35000, 0xBF804002, 0x3F800000, 0xC2F60000
+        ),
+        (
+            ("unchanged", lambda x: x),
+            ("truncates", _truncate),
+            ("rounds-away", lambda x: _add_and_cut(x, 0xFFFF)),
+            ("rounds-to-fp16", lambda x: x.half().float()),
+            ("converts-the-value", lambda x: _converted(x).float()),
+            ("converts-the-value", lambda x: _value(_converted(x))),
+        ),
+        _recognise_kept_bits,
+    ),
+    Region(
+        _singles(0x3F808000, 0x3F818000, 0xBF808000, 0xBF818000, 0x40028000, 0x42C78000),
+        (
+            ("halves-up", lambda x: _add_and_cut(x, 0x8000)),
+            ("halves-up", _halves_to_plus_infinity),
+            ("halves-down", lambda x: _add_and_cut(x, 0x7FFF)),
+            ("halves-to-odd", lambda x: _add_and_cut(x, 0x8000 - _last_kept(x))),
+        ),
+    ),
+    Region(
+        _singles(0x3FFFFFFF, 0xBFFF8001, 0x42FF8000, 0x3DFFC000),
+        (("carry-lost", _carry_lost), ("carry-lost", _truncate)),
+    ),
+    Region(
+        _singles(0x7F7FFFFF, 0xFF7FFFFF, 0x7F7F8000, 0x7F7F7FFF, 0xFF7FC000),
+        (("saturates", _saturated), ("saturates", _truncate)),
+    ),
+    Region(
+        _singles(
+            0x00010000, 0x00018000, 0x00012345, 0x0000C000, 0x007FFFFF, 0x80400001, 0x8001C000, 0x00008000
+        ),
+        tuple(
+            (
+                "flushes",
+                lambda x, judged_by=judged_by, signed=signed: _flushed(x, judged_by=judged_by, signed=signed),
+            )
+            for judged_by in (_round, lambda x: x)
+            for signed in (True, False)
+        ),
+    ),
+    Region(
+        _singles(0x00000000, 0x80000000, 0x00000001, 0x80000001),
+        (("zero-sign", lambda x: _round(x).abs()),),
+    ),
+    Region(
+        _singles(0x7F800000, 0xFF800000),
+        (("infinity-to-nan", lambda x: x * torch.nan), ("saturates", _saturated)),
+    ),
+    Region(
+        _singles(
+            0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7F808000, 0x7FBFFFFF, 0x7FFFFFFF, 0xFFFFFFFF
+        ),
+        (),
+        _recognise_lost_nan,
+    ),
+)
+
+
+def _shapes() -> Cases:
+    """Make tensors of every shape and layout, first of numbers that were asked for one by one."""
+    together = torch.cat([x for region in _REGIONS for (x,) in region.cases])
+    even = together[: together.numel() // 2 * 2]
+    spread = torch.stack((together, torch.ones_like(together)), dim=1)[:, 0]  # every other place in memory
+    return (
+        (together,),
+        (even.reshape(2, -1),),
+        (even.reshape(2, -1).t(),),
+        (even.reshape(-1, 1, 2),),
+        (spread,),
+        (together[1],),
+        (together[:0],),
+        (torch.empty(0, 3),),
+    )
+
+
+def _in_words(x: torch.Tensor) -> str:
+    """Show the bits of a number, too: only they tell a half and one NaN from another."""
+    call = f"`to_bfloat16({describe(x)})`"
+    return f"{call} (bits `0x{int(_bits(x)) & 0xFFFFFFFF:08X}`)" if x.numel() == 1 else call
+
+
+@checker("1.3")
+def to_bfloat16(ask: Ask) -> None:
+    """Ask number by number, kind after kind, then for many at once in all shapes, and watch for BF16 tensors."""
+    watch = ask.around = _Watch()
+    ask.in_words = _in_words
+
+    def read(call: str, got: Any, want: torch.Tensor) -> torch.Tensor:
+        if watch.seen:
+            raise Mistake("lets-pytorch-round", call=call, got=f"`{watch.seen[0]}`")
+        return expect.tensor_like(call, got, want)
+
+    regions = (*_REGIONS, Region(_shapes(), (), _recognise_together))
+    cases = [case for region in regions for case in region.cases]
+    ask.compare(cases, _round, (), read=read, otherwise=expect.region_by_region(regions))
