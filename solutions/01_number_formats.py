@@ -3,9 +3,9 @@
 #
 # | | |
 # |---|---|
-# | **Time** | 40 minutes |
+# | **Time** | 60 minutes |
 # | **Difficulty** | medium |
-# | **You need** | [lesson 00](00_start_here.ipynb); `>>`, `&` and `|` on integers. No GPU: all machines round alike. |
+# | **You need** | [lesson 00](00_start_here.ipynb); bit operations on integers (`>>`, `&`). No GPU: all machines round alike. |
 #
 # **After this page you can**
 #
@@ -34,26 +34,23 @@ from amp_lab.view.widgets import float_explorer
 #
 # Notes on AMP often begin: *PyTorch has ten types of tensor.* **Guess first:** is that still true?
 
-# %%
-classes = [name for name in dir(torch) if name.endswith("Tensor") and name != "Tensor"]
-for name in classes:
-    dtype = getattr(torch, name).dtype
-    print(f"torch.{name:14}  {dtype!s:14}  {8 * dtype.itemsize:2} bits a number")
-
 # %% tags=["nbval-ignore-output"] reason="every version of PyTorch adds dtypes"
+classes = [name for name in dir(torch) if name.endswith("Tensor") and name != "Tensor"]
 dtypes = {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
-print(f"{len(classes)} classes, {len(dtypes)} dtypes. Some that have no class:")
-print(*sorted(str(each) for each in dtypes if "float8" in str(each)), sep="\n")
+print(f"{len(classes)} classes:", *classes)
+print(f"{len(dtypes)} dtypes, such as torch.float8_e4m3fn, which has no class")
 
 # %% [markdown]
 # Ten *classes*, yes. They are names from the time when a class stood for a dtype and a device at once (on a GPU it is
-# `torch.cuda.HalfTensor`). What grew is the list of **dtypes**; FP8, for one, never got a class. Today every tensor is a plain
-# `torch.Tensor` that knows its dtype:
+# `torch.cuda.HalfTensor`). What grew is the list of **dtypes**. Today every tensor is a plain `torch.Tensor` that knows its dtype:
 
 # %%
 x = torch.tensor([0.5, 2.5])
 print(type(x), x.dtype, "(the default)")
 print(type(x.half()), x.half().dtype)
+
+# %% [markdown]
+# (The next cell prints nothing. As in lesson 00, cells of `assert` hold the page to what it says; you need not read them.)
 
 # %%
 assert len(classes) == 10
@@ -93,7 +90,8 @@ print(f"number    (1 + {places / 1024}) × 2^{power - 15} = {value}")
 # 6.5 is a sum of few powers of two, 4 + 2 + ½, and fits. 0.1 is a sum of endlessly many, as ⅓ is in decimals; every format cuts
 # it somewhere. And 2049 needs 11 binary places behind the leading 1: one more than there are.
 #
-# All the formats of this course have these three fields. They differ in how they share out the bits:
+# All the formats of this course have these three fields. They differ in how they share out the bits. The two kinds of FP8 are
+# named after their fields: E5M2 has 5 exponent bits and 2 fraction bits (M for *mantissa*, another word for the fraction).
 
 # %%
 six = (FP32, TF32, BF16, FP16, FP8_E5M2, FP8_E4M3)
@@ -101,10 +99,12 @@ bit_layout([(each, 0.1) for each in six], "0.1 in six formats")
 plt.show()
 
 # %% [markdown]
-# **What you see.** All rows agree on the first digits; each stops where its bits end, the last one rounded. BF16 is the upper half
-# of FP32: same exponent, short fraction. FP16 moves three bits from the exponent to the fraction. TF32 takes the exponent of
-# one and the fraction of the other. That makes 19 bits; where a number of 19 bits lives, we will see. (*ulp*, "unit in the
-# last place", is what the last bit is worth.)
+# **What you see.** All fractions begin alike; each stops where its bits end, the last one rounded. (*ulp*, "unit in the last
+# place", is what the last bit is worth: no error is over half of it.) The exponent fields all mean 2^−4; they look different
+# because the bias goes with the width: 127 for 8 bits, 15 for 5 bits, 7 for 4.
+#
+# BF16 is the upper half of FP32: same exponent, short fraction. FP16 moves three bits from the exponent to the fraction. TF32 takes
+# the exponent of one and the fraction of the other. That makes 19 bits; where a number of 19 bits lives, we will see.
 
 # %%
 assert TF32.exponent_bits == FP32.exponent_bits
@@ -112,11 +112,14 @@ assert TF32.fraction_bits == FP16.fraction_bits
 assert BF16.exponent_bits == FP32.exponent_bits == FP16.exponent_bits + 3
 assert BF16.fraction_bits == FP16.fraction_bits - 3
 assert TF32.bits == 19
+assert [each.bias for each in six] == [127, 127, 127, 15, 15, 7]
+for each in six:
+    assert each.fields(each.encode(0.1)).exponent - each.bias == -4
 
 # %% [markdown]
 # ## Infinity, NaN, and numbers below the smallest
 #
-# **Guess first:** 16 bits make 65,536 patterns. Is each of them a number of its own?
+# **Guess first:** 16 bits make 65,536 patterns. Is each of them a number of its own? (*Subnormal* is explained below.)
 
 # %%
 everything = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.float16)
@@ -134,11 +137,11 @@ print(f"{size.isnan().sum():6,} NaN")
 # | exponent field | what the pattern means |
 # |---|---|
 # | 1 to 30 | a **normal** number: ±1.fraction × 2^(exponent − 15) |
-# | 0 | a **subnormal** number: ±0.fraction × 2^−14, no hidden 1. With fraction 0 it is **zero**; zero has a sign |
+# | 0 | a **subnormal** number: ±0.fraction × 2^−14, without the leading 1. With fraction 0 it is **zero**; zero has a sign |
 # | 31 | **infinity** (±) if the fraction is 0, otherwise **NaN**, *not a number* |
 #
-# Subnormals fill the hole between zero and the smallest normal number with evenly spaced numbers. And these are the
-# rules of the others; **guess first** what each line prints:
+# Subnormals fill the hole between zero and the smallest normal number, 2^−14, with evenly spaced numbers. (That is why their
+# exponent is −14, too: with −15 there would be a gap below 2^−14.) And these are the rules of the others; **guess first** what each line prints:
 
 # %%
 zero, inf, nan = (torch.tensor(x).half() for x in (0.0, math.inf, math.nan))
@@ -187,23 +190,35 @@ check("1.1", decode_half)
 # %% [markdown]
 # ## Range against precision
 #
-# **Guess first:** FP16 and BF16 both have 16 bits. Which of them reaches further, which is finer, or is one better at both?
+# **Guess first:** BF16 has three exponent bits more than FP16. How many times as long does that make its range, counted in powers
+# of ten: about 3 times, 8 times, or more?
 
 # %%
 range_and_precision(six, "Exponent bits buy range, fraction bits buy precision")
 plt.show()
 
 # %% [markdown]
-# **What you see.** BF16 has *more range and less precision* than FP16. It reaches as far as FP32, so casting to it
-# hardly ever ends at infinity or zero, but it keeps two to three decimal digits where FP16 keeps three. Bits that go into one
-# field are missing in the other: at equal width nobody wins both.
+# **What you see.** About 8 times: every exponent bit doubles the number of powers of two. (The *digits* on the right are those of
+# the fraction with its leading 1: 11 bits make 11 × log10(2) = 3.3 decimal digits.)
+#
+# So BF16 has *more range and less precision* than FP16. It reaches as far as FP32, so casting to it hardly ever ends at
+# infinity or zero, but it keeps two to three decimal digits where FP16 keeps three. Bits that go into one field are missing in the
+# other: at equal width nobody wins both.
+
+# %%
+limits = [each.limits for each in (FP16, BF16)]
+reaches = [math.log10(each.max / each.smallest_normal) for each in limits]
+assert 8 < reaches[1] / reaches[0] < 9
+assert round(11 * math.log10(2), 1) == 3.3
+
+# %% [markdown]
 #
 # A whole format follows from the widths of its two fields. Can you write down how?
 #
 # ### Exercise 1.2 · The limits of a format
 #
-# What you know of FP16 holds for every format made by the rules of IEEE 754. Only the two widths differ, and the bias, which is
-# 2^(exponent_bits − 1) − 1. You get 2 to 8 exponent bits and 1 to 23 fraction bits; return a `FormatLimits` of four floats, all exact:
+# What you know of FP16 holds for every format made by the rules of IEEE 754, the standard for such numbers. Only the two widths
+# differ, and the bias, which is 2^(exponent_bits − 1) − 1. You get 2 to 8 exponent bits and 1 to 23 fraction bits; return a `FormatLimits` of four floats, all exact:
 #
 # - `max`: the largest finite number,
 # - `smallest_normal`: the smallest positive normal number,
@@ -244,8 +259,8 @@ number_line([FP8_E4M3, FP8_E5M2], 0, 8, "Every number that FP8 has from 0 to 8")
 plt.show()
 
 # %% [markdown]
-# More than two thirds of these numbers lie below 1. Between two powers of two they are evenly spaced, and at each power of two the
-# gap doubles. The gap is also called *ulp*. It is the same in every format, only finer:
+# More than two thirds of them lie below 1, most of those in the dark patch next to zero. Between two powers of two they are evenly spaced, and at each power of two the gap, which is the
+# *ulp*, doubles. E5M2 has the finer numbers near zero, E4M3 everywhere else. All formats look like that, only finer:
 
 # %%
 spacing([FP32, FP16, BF16], "Large numbers have large gaps")
@@ -266,6 +281,8 @@ assert FP16.ulp(1e-6) > BF16.ulp(1e-6)
 assert FP16.ulp(1e-5) == FP16.ulp(1e-7) == 2**-24
 for each in (FP8_E4M3, FP8_E5M2):
     numbers = each.decode(range(128))  # all that are not negative
+    assert FP8_E5M2.ulp(0.001) < FP8_E4M3.ulp(0.001)
+    assert FP8_E5M2.ulp(0.02) > FP8_E4M3.ulp(0.02)
     assert (numbers < 1).sum() > 2 / 3 * (numbers <= 8).sum()
 
 # %% [markdown]
@@ -321,19 +338,42 @@ assert FP16.round(65519.99) == 65504
 # 3. `1e-8`, a typical learning rate times a small gradient: who still knows it? And who can tell `1 + 1e-8` from 1?
 
 # %%
-float_explorer(formats.ALL, value=0.1)
+float_explorer((formats.FP64, *six), value=0.1)
+
+# %% [markdown]
+# **What you saw.** 2049 is a tie in TF32, too, which has the same fraction. 70,000 is infinity in FP16 and E5M2, and 448 in E4M3, of
+# which more below. FP16 and FP8 make 0 of 1e-8, although the others know it; but only FP64 can *add* it to 1.
+
+# %%
+assert TF32.round([2049.0, 2051.0]).tolist() == [2048, 2052]
+assert [each.round(70000.0) for each in (FP16, FP8_E5M2, FP8_E4M3)] == [math.inf, math.inf, 448]
+assert [each.name for each in six if each.round(1e-8) > 0] == ["FP32", "TF32", "BF16"]
+assert [each.name for each in (formats.FP64, *six) if each.round(1 + 1e-8) > 1] == ["FP64"]
 
 # %% [markdown]
 # ### Exercise 1.3 · Round to BF16 by hand
 #
 # BF16 is the upper half of FP32. So an FP32 number whose lower 16 bits are zero *is* a BF16 number, and rounding means to choose
-# the nearer of two such neighbours. You get an FP32 tensor of any shape, also 0-dim or empty. Return a new FP32 tensor of the same shape
-# that holds the values rounded to BF16:
+# the nearer of two such neighbours:
+
+# %%
+pattern = torch.tensor(0.1).view(torch.int32).item()
+below = pattern >> 16 << 16  # the lower half is cut off
+for each in (pattern, below, below + 0x10000):
+    number = torch.tensor(each, dtype=torch.int32).view(torch.float32)
+    print(f"{each >> 16:016b} {each & 0xFFFF:016b}  {number.item():.9f}")
+
+# %% [markdown]
+# The lower half of the pattern says where between the two the number lies. Here it is above the middle, `1000000000000000`, so 0.1
+# becomes the upper one. (The addition may carry into the exponent. That is right: the numbers above go on there.)
+#
+# You get an FP32 tensor of any shape, also a single number or empty. Return a new FP32 tensor of the same shape that holds the values
+# rounded to BF16:
 #
 # - to the nearest, and from the middle to the *even* one, whose last kept bit is 0;
 # - what rounds beyond the largest finite number becomes infinity of the same sign; infinities stay;
 # - subnormals are rounded like all others, and a zero keeps its sign;
-# - every NaN stays a NaN: an exponent of all ones with any fraction but 0, be it a single 1 in the lower half.
+# - every NaN stays a NaN, no matter which: an exponent of all ones with any fraction but 0, be it a single 1 in the lower half.
 #
 # Do it by integer arithmetic: `x.view(torch.int32)` shows the same 32 bits as an integer, `.view(torch.float32)` takes them
 # back. No tensor of dtype `torch.bfloat16` may turn up on the way. Leave `x` as it is.
@@ -363,28 +403,32 @@ check("1.3", to_bfloat16)
 #
 # **TF32 is not a dtype.** There is no `torch.tf32`, and no tensor has 19 bits. It is a way to multiply FP32 matrices: the
 # hardware keeps 10 fraction bits of each input, multiplies, and adds up in FP32. Tensors stay FP32, memory stays the same, and
-# only the products get coarser. Here is that by hand; **guess first:** will TF32's error be nearer to FP32's or to FP16's?
+# only the products get coarser. Here is that by hand. **Guess first:** BF16 keeps 7 fraction bits, three fewer. How many
+# times as large will its error be?
 
 # %%
 torch.manual_seed(0)
 a, b = torch.randn(256, 256), torch.randn(256, 256)
-exact = a.double() @ b.double()
+exact, errors = a.double() @ b.double(), {}
 for each in (FP32, TF32, FP16, BF16):
     product = (each.round(a) @ each.round(b)).float()
-    error = ((product - exact).norm() / exact.norm()).item()
-    print(f"{each.name}: {product.dtype}, relative error {error:.0e}")
+    errors[each] = ((product - exact).norm() / exact.norm()).item()
+    print(f"{each.name}: {product.dtype}, relative error {errors[each]:.1e}")
 
 # %% [markdown]
-# As coarse as FP16, with the range of FP32. Two switches decide whether a GPU does so, and their defaults differ:
+# About 8 times: each bit is a factor of two. And so TF32 is as coarse as FP16, with the range of FP32. Two switches decide whether a
+# GPU uses it, and their defaults differ:
 
 # %% tags=["nbval-ignore-output"] reason="somebody may have set the switches, and versions may differ"
 print("matrix products:", torch.backends.cuda.matmul.fp32_precision)
 print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 
 # %% [markdown]
-# Off for matrix products, on for convolutions. So "my FP32 baseline" may not be FP32 (lesson 08).
+# By default TF32 is off for matrix products (`none` of the faster ways) and on for convolutions (`tf32`). So "my FP32 baseline" may
+# not be FP32 (lesson 08).
 #
-# **FP8 is for storage.** PyTorch keeps and casts it; sums need another dtype. **Guess first:** what becomes of numbers that are too large?
+# **FP8 is for storage.** PyTorch keeps and casts it; sums need another dtype. **Guess first:** the explorer said what becomes of numbers
+# that are too large. Does PyTorch agree, and what does E4M3 make of infinity itself?
 
 # %% tags=["nbval-ignore-output"] reason="before PyTorch 2.12, E4M3 made NaN of what is too large"
 x = torch.tensor([0.1, 300.0, 448.0, 1e6, math.inf])
@@ -403,6 +447,8 @@ print("a sum is refused:", refused_sum)
 # (PyTorch before 2.12 made it NaN. The standard allows both: say which one you mean.)
 
 # %%
+assert 7 < errors[BF16] / errors[TF32] < 9
+assert 0.99 < errors[FP16] / errors[TF32] < 1.01
 assert formats.Format("E4M3 by the rules", 4, 3).limits.max == 240
 assert FP8_E4M3.limits.max == torch.finfo(torch.float8_e4m3fn).max == 448
 assert FP8_E4M3.round(math.inf) == 448
@@ -448,8 +494,12 @@ print("FP16 + 0.1        ", (half + 0.1).dtype)
 # PyTorch *promotes* in two steps.
 #
 # 1. **Kind.** bool < integer < floating point: the sum is of the highest kind among the operands, whoever brings it.
-# 2. **Rank.** Of the operands of that kind, tensors with dimensions decide. Without any, 0-dim tensors do; without those, Python
-#    numbers, and they mean the default dtype. Two that decide together give the smallest dtype that holds the numbers of both.
+# 2. **Rank.** Among the operands of that kind, the first of these three groups that is there decides; the others have no say:
+#     - tensors with dimensions,
+#     - 0-dim tensors (a single number, as a loss is),
+#     - Python numbers, which mean the default dtype.
+#
+# Two in the same group give the smallest dtype that holds the numbers of both.
 #
 # So a single FP32 tensor with dimensions makes everything after it FP32, silently, while a loss or a `0.1` changes nothing. Matrix
 # products do not promote at all. They refuse, and that is the error most people meet first (lesson 06):
@@ -462,7 +512,7 @@ except RuntimeError as error:
 print(refused_product)
 
 # %% [markdown]
-# ### Exercise 1.4 · Who decides the dtype?
+# ### Exercise 1.4 · Who decides the dtype
 #
 # Two operands of different types are added. Which dtype has the sum? `()` is a 0-dim tensor, such as a loss; `(3,)` and
 # `(1,)` have one dimension; a Python `float` or `int` is a plain number such as `2.0`. Guess the whole table before you run
@@ -483,7 +533,7 @@ print(refused_product)
 # | k | INT64 tensor `(3,)` | Python `float` |
 # | l | FP16 tensor `()` | Python `float` |
 #
-# Return a dict with all twelve rows, from the letter to the dtype itself: `{"a": torch.float64, …}`, only right.
+# Return a dict with all twelve rows, from the letter to the dtype itself, in the form `{"a": torch.float64, "b": …}`.
 
 
 # %%
@@ -584,6 +634,8 @@ assert not (back == weights["w"]).any()
 # - Kind first, then rank: a tensor with dimensions outvotes a 0-dim tensor, which outvotes a Python number.
 #
 # ## Quiz
+#
+# Pick an answer and read what it says; the wrong ones are worth a click, too.
 
 # %%
 quiz("01")

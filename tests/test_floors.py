@@ -1,11 +1,11 @@
-"""A module of amp_lab imports only from the floors below its own, and from its own room.
+"""A module of amp_lab imports only from the floors below its own, and from its own room; so it is inside the course.
 
 Read from the source, so that imports inside functions count, too. What is imported by a computed name (the
 `text.py` of a lesson, the exports of `amp_lab`) cannot be seen here.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,20 @@ FLOORS = (
 HEIGHTS = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # `python -m amp_lab` is the command line under another name.
 SAME_ROOM = {("__main__", "cli")}
+# The same within amp_lab/course.
+COURSE_FLOORS = (
+    ("catalog",),
+    ("pages",),
+    ("learner",),
+    ("judging",),
+    ("machine", "quizzes"),
+    ("checking",),
+)
+COURSE_HEIGHTS = {room: height for height, rooms in enumerate(COURSE_FLOORS) for room in rooms}
+# What a lesson's modules are written with: its words, its quiz, and all others, which are its checks.
+WORDS, QUIZ, CHECKS = ("catalog.",), ("quizzes.questions.",), ("catalog.", "judging.")
+# Who looks into the folder of lessons for those that there are.
+LISTS_LESSONS = {"catalog", "quizzes"}
 FOREIGN = {"tools", "tests", "jupytext", "nbclient"}
 
 
@@ -31,10 +45,15 @@ def faults(package: Path) -> list[str]:
     """Return one line per import that is not allowed, `path:line: what`, in a package folder `amp_lab`."""
     modules = sorted(package.rglob("*.py"))
     assert modules, f"no modules in {package}"
-    return [fault for module in modules for fault in _faults_of(module, package)]
+    return [
+        fault
+        for module in modules
+        for look in (_between_floors, _in_course)
+        for fault in look(module, package)
+    ]
 
 
-def _faults_of(module: Path, package: Path) -> Iterator[str]:
+def _between_floors(module: Path, package: Path) -> Iterator[str]:
     where = module.relative_to(package)
     room = where.parts[0].removesuffix(".py")
     if room != "__init__" and room not in HEIGHTS:
@@ -53,6 +72,33 @@ def _allowed(room: str, other: str) -> bool:
     if other == "__version__" or other == room or (room, other) in SAME_ROOM:
         return True
     return other in HEIGHTS and HEIGHTS[other] < HEIGHTS[room]
+
+
+def _in_course(module: Path, package: Path) -> Iterator[str]:
+    where = module.relative_to(package)
+    top, *inside = where.parts
+    # What course/__init__ imports, it does for a page that asks for it.
+    if top != "course" or inside == ["__init__.py"]:
+        return
+    room = inside[0].removesuffix(".py")
+    if room != "lessons" and room not in COURSE_HEIGHTS:
+        yield f"{where}:1: {room} is no room of the course"
+        return
+    for line, target in _imports(module, package):
+        course, _, other = f"{target}.".partition("amp_lab.course.")
+        if not course and not _allowed_in_course(room, inside[1:], other):
+            yield f"{where}:{line}: {room} imports {target}"
+
+
+def _allowed_in_course(room: str, rest: Sequence[str], other: str) -> bool:
+    """`other` is the full name of what is imported, without `amp_lab.course.` and with a dot at its end."""
+    if other == "lessons.":
+        return room in LISTS_LESSONS
+    if room == "lessons":
+        own = f"lessons.{rest[0]}."
+        return other.startswith({"text.py": WORDS, "quiz.py": QUIZ}.get(rest[-1], (*CHECKS, own)))
+    name = other.partition(".")[0]
+    return name == room or COURSE_HEIGHTS.get(name, 99) < COURSE_HEIGHTS[room]
 
 
 def _imports(module: Path, package: Path) -> Iterator[tuple[int, str]]:
@@ -96,6 +142,21 @@ def tree(folder, **modules):
         ("autocast__policy", "import os, amp_lab.watching.rules"),
         ("watching__rules", "def late():\n    from amp_lab.train import loop"),
         ("train__loop", "if False:\n    import amp_lab.course.catalog as c"),
+        ("course__pages__cells", "from amp_lab.course import catalog, exercise"),
+        ("course__pages__cells", "from amp_lab.course import check"),
+        ("course__pages__cells", "import amp_lab.course"),
+        ("course__pages__cells", "from amp_lab.course.learner import workspace"),
+        ("course__pages__cells", "from ..learner.workspace import x"),
+        ("course__learner__progress", "def late():\n    from amp_lab.course.judging import exercise"),
+        ("course__judging__exercise", "from amp_lab.course.checking.evidence import x"),
+        ("course__judging__exercise", "from amp_lab.course import lessons"),
+        ("course__quizzes__panel", "from amp_lab.course.machine import server"),
+        ("course__catalog", "from amp_lab.course.quizzes import questions"),
+        ("course__lessons__l00__text", "from amp_lab.course.judging.expect import Mistake"),
+        ("course__lessons__l00__quiz", "from amp_lab.course.quizzes import answering"),
+        ("course__lessons__l00__checks", "from amp_lab.course.lessons.l01 import checks"),
+        ("course__lessons__l00__text", "from amp_lab.course.lessons.l00 import checks"),
+        ("course__lessons__l00__bits", "from amp_lab.course.learner import workspace"),
         ("course__lessons__l00__checks", "from amp_lab.cli import main"),
         ("course__lessons__l00__checks", "from ....cli import main"),
         ("course__catalog", "import tools.build"),
@@ -104,12 +165,14 @@ def tree(folder, **modules):
         ("cli", "def late():\n    from nbclient import NotebookClient"),
         ("attic", "import os"),
         ("attic__old", "import os"),
+        ("course__attic", "import os"),
+        ("course__attic__old", "import os"),
     ],
 )
 def test_the_test_sees_a_bad_import(tmp_path, room, source):
     (fault,) = faults(tree(tmp_path, **{room: source}))
     last = source.count("\n") + 1
-    assert fault.startswith(f"{room.replace('__', '/')}.py:{last if room[:5] != 'attic' else 1}: ")
+    assert fault.startswith(f"{room.replace('__', '/')}.py:{last if 'attic' not in room else 1}: ")
 
 
 def test_the_test_lets_good_imports_pass(tmp_path):
@@ -121,12 +184,20 @@ def test_the_test_lets_good_imports_pass(tmp_path):
         autocast__policy="from amp_lab.formats import x",
         watching__rules="from amp_lab.autocast import policy\nfrom .recorder import x",
         train__loop="import amp_lab.scaling, amp_lab.watching.rules",
-        course__lessons__l00__checks="from amp_lab.course import expect\nfrom amp_lab.view import plots",
+        course__lessons__l00__text="from amp_lab.course.catalog import Lesson",
+        course__lessons__l00__quiz="from amp_lab.course.quizzes.questions import Question",
+        course__lessons__l00__checks="from amp_lab.course.judging import expect\nfrom amp_lab.view import plots\n"
+        "from amp_lab.course.lessons.l00 import bits",
+        course__lessons__l00__bits="from amp_lab.course.judging.ask import Ask",
+        course__catalog="from amp_lab.course import lessons",
+        course__quizzes__questions="from amp_lab.course import catalog, lessons",
+        course__judging__exercise="from . import guard\nfrom amp_lab.course.learner import progress",
+        course__checking__lessons="from amp_lab.course.machine import server\nfrom ..pages.cells import x",
         cli="from amp_lab import __version__\nfrom amp_lab.course import catalog",
         main="from amp_lab.cli import main",
     )
     (package / "__init__.py").write_text("from amp_lab.train import loop")
-    assert len(list(package.rglob("*.py"))) == 10
+    assert len(list(package.rglob("*.py"))) == 17
     assert faults(package) == []
 
 

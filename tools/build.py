@@ -22,7 +22,7 @@ from pathlib import Path
 
 import click
 
-from amp_lab.course.source import SourceError
+from amp_lab.course.pages.source import SourceError
 from tools.execute import BuildError, execute, short
 from tools.notebook import Notebook, blank_notebook, dump, solved_notebook
 

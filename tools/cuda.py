@@ -124,7 +124,7 @@ def run(part: Part, limit_s: float, root: Path) -> Outcome:
             child = psutil.Popen(
                 command,
                 cwd=root,
-                # As in the lab (amp_lab/course/server.py): waiting threads sleep.
+                # As in the lab (amp_lab/course/machine/server.py): waiting threads sleep.
                 env={"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from amp_lab.course import source
+from amp_lab.course.pages import source
 from tools.notebook import Notebook, dump
 
 CELL_TIMEOUT_S = 120

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from amp_lab.course import source
-from amp_lab.course.source import Cell
+from amp_lab.course.pages import source
+from amp_lab.course.pages.source import Cell
 
 Notebook = dict[str, Any]
 

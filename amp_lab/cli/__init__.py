@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import signal
 import sys
 from typing import Any
 
@@ -21,9 +22,12 @@ from amp_lab.cli.progress import progress
 from amp_lab.cli.reset import reset
 from amp_lab.cli.update import update
 from amp_lab.cli.words import hint, solution
-from amp_lab.course import catalog, workspace
+from amp_lab.course import catalog
+from amp_lab.course.learner import disk, workspace
 
 __all__ = ["main"]
+
+_STOPPED = 128 + signal.SIGINT
 
 
 class Doors(click.Group):
@@ -42,9 +46,24 @@ class Doors(click.Group):
             raise click.UsageError(f"there is no command {name!r}; {guess}", ctx)
         return super().resolve_command(ctx, args)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            click.echo(f"Error: {disk.in_words(error)}", err=True)
+            sys.exit(1)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort) as error:
+            # At a question, click has caught Ctrl+C itself. The end of the input is something else.
+            if not isinstance(error, KeyboardInterrupt) and not isinstance(
+                error.__context__, KeyboardInterrupt
+            ):
+                raise
+            click.echo("Stopped.", err=True)
+            sys.exit(_STOPPED)
         except catalog.UnknownExercise as error:
             raise click.UsageError(str(error)) from error
         except workspace.WorkspaceError as error:

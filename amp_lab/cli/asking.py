@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import PurePath
 
 import click
 
@@ -10,8 +11,8 @@ from amp_lab.course import catalog
 
 
 def lesson_called(name: str) -> catalog.Lesson:
-    """Find a lesson also by the name of its file, which is what Jupyter shows."""
-    return catalog.lesson(name.removesuffix(".ipynb"))
+    """Find a lesson also by its file, with or without a folder: Jupyter shows that, and a shell completes it."""
+    return catalog.lesson(PurePath(name).name.removesuffix(".ipynb"))
 
 
 def agreed(question: str) -> bool:

@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from amp_lab.cli.asking import lesson_called
-from amp_lab.course import workspace
 from amp_lab.course.catalog import Lesson
+from amp_lab.course.learner import workspace
 
 if TYPE_CHECKING:
     from amp_lab.cli.screen import Screen
-    from amp_lab.course.checking import Report, Result, Step
+    from amp_lab.course.checking.lessons import Step
+    from amp_lab.course.checking.report import Report, Result
 
 _MARKS = {"right": "✓", "wrong": "✗", "open": "○", "not checked": "–", "not run": "!"}
 _PLAIN_MARKS = {"right": "+", "wrong": "x", "open": "o", "not checked": "-", "not run": "!"}
 _COLOURS = {"right": "green", "wrong": "red", "open": "yellow", "not checked": "yellow", "not run": "red"}
 
 
+class Seconds(click.FloatRange):
+    """A time that can be waited for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return it as a number of seconds, from one to a day; `nan` is neither too small nor too large."""
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
+
+
 @click.command()
 @click.argument("lessons", metavar="[LESSON]...", nargs=-1)
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Seconds(1, 86_400),
     default=120.0,
     metavar="SECONDS",
     help="How long a cell may run; 120 if you do not say.",
@@ -51,30 +66,40 @@ def check(lessons: tuple[str, ...], timeout: float) -> None:
          or no lesson was started yet
       2  there is no such lesson, or no copy of it
       3  all is right but what this machine cannot check
+    130  stopped with Ctrl+C
     """
+    with _ending_in_order():
+        sys.exit(_check(lessons, timeout))
+
+
+def _check(lessons: Sequence[str], timeout: float) -> int:
+    """Do it, and return the exit status."""
     from amp_lab.cli.screen import screen
-    from amp_lab.course import updating
+    from amp_lab.course.learner import updating
 
     root = workspace.checkout()
     named = {lesson.slug: lesson for lesson in map(lesson_called, lessons)}
+    workspace.look(root)
     asked = tuple(named.values()) or updating.started(root)
     if not asked:
         click.echo(f"No lesson was started yet in {root / 'work'}: `amp-lab lab` opens the first one.")
-        sys.exit(1)
+        return 1
     _need_copies(root, asked)
     if importlib.util.find_spec("nbval") is None:
         raise click.ClickException(f"{sys.executable} has no nbval: run `make lab` in {root}")
-    with _ending_in_order(), screen() as out:
+    with screen() as out:
         reports = list(_told(root, asked, timeout, out))
     for lesson in updating.news(root).changed:
         if lesson in asked:
             click.echo(f"The course has a new text of lesson {lesson.number}: amp-lab update {lesson.number}")
-    sys.exit(_status(reports))
+    for line in _how_to_go_on(reports):
+        click.echo(line)
+    return _status(reports)
 
 
 def _need_copies(root: Path, asked: Sequence[Lesson]) -> None:
     for lesson in asked:
-        if not (root / "work" / f"{lesson.slug}.ipynb").exists():
+        if not os.path.lexists(root / "work" / f"{lesson.slug}.ipynb"):
             raise click.UsageError(
                 f"there is no copy of lesson {lesson.number} in {root / 'work'}: "
                 f"`amp-lab lab {lesson.number}` makes one and opens it"
@@ -101,30 +126,37 @@ def _ending_in_order() -> Iterator[None]:
 
 def _told(root: Path, asked: Sequence[Lesson], timeout: float, out: Screen) -> Iterator[Report]:
     """Check lessons, and tell of each when it is through; what is right is remembered for `amp-lab progress`."""
-    from amp_lab.course import checking
+    from amp_lab.course.learner import progress
 
+    solved = progress.done(root)
     names = ", ".join(f"{lesson.number} {lesson.title}" for lesson in asked)
     out.say(f"Checking {names}. The first result takes some seconds.")
     began = time.monotonic()
+    with closing(_reports(root, asked, timeout, out)) as reports:
+        for report in reports:
+            _tell(report, time.monotonic() - began, out, solved)
+            _remember(root, report)
+            yield report
+            began = time.monotonic()
+
+
+def _reports(
+    root: Path, asked: Sequence[Lesson], timeout: float, out: Screen
+) -> Generator[Report, None, None]:
+    from amp_lab.course.checking import lessons as checking
 
     def show(step: Step) -> None:
         out.step(step.doing, step.done, step.total)
 
     try:
         with closing(checking.check(root, asked, timeout, show)) as reports:
-            for report in reports:
-                _tell(report, time.monotonic() - began, out)
-                _remember(root, report)
-                yield report
-                began = time.monotonic()
-    except BrokenPipeError:  # nobody reads any further, as in `amp-lab check | head -1`
-        raise
+            yield from reports
     except OSError as error:
         raise click.ClickException(f"cannot check in {root / 'work'}: {error}") from error
 
 
 def _remember(root: Path, report: Report) -> None:
-    from amp_lab.course import progress
+    from amp_lab.course.learner import progress
 
     if os.environ.get("CI"):  # nobody learns there
         return
@@ -133,7 +165,7 @@ def _remember(root: Path, report: Report) -> None:
             progress.add(root, result.exercise.id)
 
 
-def _tell(report: Report, seconds: float, out: Screen) -> None:
+def _tell(report: Report, seconds: float, out: Screen, solved: Mapping[str, datetime]) -> None:
     lesson, results = report.lesson, report.results
     out.say("")
     out.say(f"{lesson.number} {lesson.title}")
@@ -143,10 +175,29 @@ def _tell(report: Report, seconds: float, out: Screen) -> None:
     marks = _MARKS if out.can_show("".join(_MARKS.values())) else _PLAIN_MARKS
     for result in results:
         out.say(f"  {marks[result.kind]} {_line(result)}", _COLOURS[result.kind])
-    for remark in report.remarks:
+    for remark in (*report.remarks, *_once_right(results, solved)):
         out.say(f"  Note: {remark}.")
     right = sum(result.kind == "right" for result in results)
     out.say(f"  {right} of {len(results)} exercises right, {seconds:.0f} s")
+
+
+def _once_right(results: Sequence[Result], solved: Mapping[str, datetime]) -> Iterator[str]:
+    """Say what `amp-lab progress` counts as done though it is not so now; `solved` tells when it was."""
+    lost = [
+        each.exercise.id for each in results if each.kind in ("wrong", "open") and each.exercise.id in solved
+    ]
+    for day, names in groupby(lost, lambda name: solved[name].strftime("%d %b %Y").lstrip("0")):
+        ids = list(names)
+        were, them = ("was", "it") if len(ids) == 1 else ("were", "them")
+        yield f"{', '.join(ids)} {were} right on {day}, and `amp-lab progress` still counts {them}"
+
+
+def _how_to_go_on(reports: Sequence[Report]) -> Iterator[str]:
+    left = [
+        each.exercise.id for report in reports for each in report.results if each.kind in ("wrong", "open")
+    ]
+    if left:
+        yield f"`amp-lab hint {left[0]}` shows a hint."
 
 
 def _line(result: Result) -> str:

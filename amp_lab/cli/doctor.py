@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from amp_lab.course import workspace
+from amp_lab.course.learner import workspace
 
 if TYPE_CHECKING:
-    from amp_lab.course.health import Finding
+    from amp_lab.course.machine.health import Finding
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 
@@ -24,7 +24,7 @@ def doctor() -> None:
     Looks at Python, packages, Jupyter, PyTorch and your copies, and says what to do. Changes nothing itself. Exit
     status 1: there is a problem.
     """
-    from amp_lab.course import health
+    from amp_lab.course.machine import health
 
     problems = 0
     try:

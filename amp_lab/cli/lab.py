@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from amp_lab.cli.asking import lesson_called
-from amp_lab.course import workspace
+from amp_lab.cli.update import tell_brought_over
+from amp_lab.course.learner import workspace
 
 
 class _PassesOn(click.Command):
@@ -38,12 +39,16 @@ def lab(ctx: click.Context, lesson: str, port: int | None, no_browser: bool) -> 
 
     Arguments after -- go to JupyterLab: `amp-lab lab 00 -- --debug`.
     """
-    from amp_lab.course import server
+    from amp_lab.course.machine import server
 
-    page = f"{lesson_called(lesson).slug}.ipynb"
+    slug = lesson_called(lesson).slug
+    page = f"{slug}.ipynb"
     root = workspace.checkout()
     if importlib.util.find_spec("jupyterlab") is None:
         raise click.ClickException(f"{sys.executable} has no JupyterLab: run `make lab` in {root}")
+    if found := workspace.obstacle(root, slug):
+        raise click.ClickException(found)
+    tell_brought_over(root)
     copies = workspace.copy_blanks(root)
     if page not in copies.made + copies.kept:
         raise click.ClickException(f"{root / 'notebooks'} has no {page}: get the checkout again")
@@ -70,9 +75,9 @@ def _copied(copies: workspace.Copies, work: Path) -> str:
 
 def _news(root: Path) -> list[str]:
     """Say what changed under the copies. That a lesson is gone is said once: the record of it goes, too."""
-    from amp_lab.course import updating
+    from amp_lab.course.learner import updating
 
-    changed, gone = updating.news(root)
+    changed, gone, _ = updating.news(root)
     lines = []
     if changed:
         numbers = [lesson.number for lesson in changed]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from amp_lab.course import catalog, workspace
-from amp_lab.course import progress as log
+from amp_lab.course import catalog
 from amp_lab.course.catalog import Exercise, Lesson
+from amp_lab.course.learner import progress as log
+from amp_lab.course.learner import workspace
 
 _WIDEST = 100  # columns
 _SHORTEST_TITLE = 20
@@ -32,12 +34,13 @@ def progress() -> None:
     An exercise counts as done once `check` called it correct, on your page or in `amp-lab check`; a reset opens it
     again.
     """
-    from amp_lab.course import updating
+    from amp_lab.course.learner import updating
 
     root = workspace.checkout()
     lessons = catalog.lessons()
     solved = log.done(root)
-    begun = {lesson.slug for lesson in updating.started(root)}
+    changed, _, renamed = updating.news(root)
+    begun = {lesson.slug for lesson in (*updating.started(root), *(each.lesson for each in renamed))}
     rows = [row(lesson, solved, lesson.slug in begun) for lesson in lessons]
     exercises = catalog.exercises()
     count = sum(exercise.id in solved for exercise in exercises)
@@ -48,9 +51,23 @@ def progress() -> None:
     click.echo()
     for line in _what_now(rows, begun):
         click.echo(line)
-    changed = updating.news(root).changed
+    for line in _what_is_wrong(root):
+        click.echo(line)
+    for lesson, former in renamed:
+        click.echo(f"Your {former} is {lesson.slug}.ipynb now: amp-lab update {lesson.number} brings it over")
     if changed:
         click.echo(f"The course has new text: amp-lab update {' '.join(lesson.number for lesson in changed)}")
+
+
+def _what_is_wrong(root: Path) -> Iterator[str]:
+    from amp_lab.course.learner import updating
+
+    try:
+        workspace.look(root)
+    except workspace.WorkspaceError as error:
+        yield f"Not all can be seen here: {error}"
+    for lesson, problem, advice in (*updating.damaged(root), *updating.lacking(root)):
+        yield f"Lesson {lesson.number}: {problem}: {advice}"
 
 
 def row(lesson: Lesson, solved: Collection[str], is_begun: bool) -> Row:

@@ -9,7 +9,9 @@ from pathlib import Path
 import click
 
 from amp_lab.cli.asking import agreed, lesson_called
-from amp_lab.course import catalog, progress, workspace
+from amp_lab.cli.update import tell_brought_over
+from amp_lab.course import catalog
+from amp_lab.course.learner import progress, workspace
 
 
 @click.command()
@@ -31,6 +33,7 @@ def reset(name: str, yes: bool) -> None:
     ):
         click.echo("Nothing was changed.")
         sys.exit(1)
+    tell_brought_over(root)
     solved = progress.done(root)
     if is_exercise:
         backup = workspace.reset_exercise(root, lesson.slug, name)

@@ -31,7 +31,7 @@ class Screen:
     def can_show(text: str) -> bool:
         """Return whether standard output has these letters."""
         try:
-            text.encode(sys.stdout.encoding or "ascii")
+            text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
         except (UnicodeEncodeError, LookupError):
             return False
         return True

@@ -7,7 +7,8 @@ import textwrap
 
 import click
 
-from amp_lab.course import catalog, workspace
+from amp_lab.course import catalog
+from amp_lab.course.learner import workspace
 
 
 @click.command()

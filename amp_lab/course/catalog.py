@@ -19,10 +19,13 @@ from amp_lab.course import lessons as _lessons
 
 
 class Diagnosis(NamedTuple):
-    """What a learner is told about one kind of wrong answer, and which of the exercise's hints helps with it."""
+    """What a learner is told about one kind of wrong answer, and which of the exercise's hints helps with it.
+
+    `hint` is 1 or 2, never 3, which is nearly the code; None where the sentence says all that there is to say.
+    """
 
     sentence: str
-    hint: int = 1
+    hint: int | None = None
 
 
 # What can go wrong in any exercise, whatever it asks. Every sentence shows what was seen ({got}); an exercise's own
@@ -54,7 +57,8 @@ COMMON_DIAGNOSES: Mapping[str, Diagnosis] = {
     ),
     "wrong-element": Diagnosis(
         "{call} returned a tensor of the right dtype and shape, but {share} values are wrong. The worst{place} is "
-        "{got}; the right value is {want}."
+        "{got}; the right value is {want}.",
+        hint=1,
     ),
     "not-a-function": Diagnosis(
         "`check` was given {got}, which is {kind}. It needs the function itself, not what it returns: write its name "
@@ -64,7 +68,7 @@ COMMON_DIAGNOSES: Mapping[str, Diagnosis] = {
         "{call} {got}; it should raise a `{want}`, for this argument is outside of what the exercise allows. Test the "
         "argument first, and `raise {want}(...)` with a message that helps."
     ),
-    "wrong-value": Diagnosis("{call} returned {got}; the right answer is {want}."),
+    "wrong-value": Diagnosis("{call} returned {got}; the right answer is {want}.", hint=1),
 }
 
 
@@ -108,6 +112,10 @@ class Exercise:
                 raise ValueError(
                     f"exercise {self.id}: diagnosis {name!r} shows no observed value; put {{got}} into it"
                 )
+            if diagnosis.hint not in (1, 2, None):
+                raise ValueError(
+                    f"exercise {self.id}: diagnosis {name!r} points to hint {diagnosis.hint!r}; choose 1, 2 or None"
+                )
 
     def diagnosis(self, name: str) -> Diagnosis:
         """Return the exercise's own diagnosis called `name`, or the one that every exercise has."""
@@ -150,24 +158,39 @@ def exercise(exercise_id: str) -> Exercise:
         raise UnknownExercise(
             f'the id of an exercise comes first and in quotes, as in check("{next(iter(found))}", ...)'
         )
-    if exercise_id not in found:
-        raise UnknownExercise(_no_such("exercise", exercise_id, found))
-    return found[exercise_id]
+    if exercise_id in found:
+        return found[exercise_id]
+    named = _lesson_called(exercise_id)
+    if named and named.exercises:
+        own = ", ".join(each.id for each in named.exercises)
+        are = "its exercises are" if len(named.exercises) > 1 else "its exercise is"
+        raise UnknownExercise(f"{exercise_id} is a lesson; {are} {own}")
+    raise UnknownExercise(_no_such("exercise", exercise_id, found))
 
 
 def lesson(name: str) -> Lesson:
     """Return a lesson by number (`"04"`, `"4"`) or slug; raise `UnknownExercise` that suggests the nearest."""
-    found = {each.slug: each for each in lessons()}
-    for slug, each in found.items():
-        if name == slug or (name.isdecimal() and name.zfill(2) == each.number):
-            return each
-    raise UnknownExercise(_no_such("lesson", name, found))
+    named = _lesson_called(name)
+    if named:
+        return named
+    for each in lessons():
+        if name in {exercise.id for exercise in each.exercises}:
+            raise UnknownExercise(f"{name} is an exercise; its lesson is {each.slug}")
+    raise UnknownExercise(_no_such("lesson", name, [each.slug for each in lessons()]))
 
 
 def lesson_of(exercise_id: str) -> Lesson:
     """Return the lesson that an exercise belongs to."""
     wanted = exercise(exercise_id)
     return next(each for each in lessons() if wanted in each.exercises)
+
+
+def _lesson_called(name: str) -> Lesson | None:
+    """Return the lesson of this number or slug, if there is one."""
+    for each in lessons():
+        if name == each.slug or (name.isdecimal() and name.zfill(2) == each.number):
+            return each
+    return None
 
 
 def _no_such(kind: str, name: object, known: Iterable[str]) -> str:

@@ -5,7 +5,9 @@ The pattern of a number is sign | exponent | fraction, read as one whole number.
 largest number, then infinity, then NaN. So the neighbour of a number is one magnitude away, a carry out of the
 fraction arrives in the exponent, where it belongs, and "too large" is a comparison of two whole numbers.
 
-All results are exact. Patterns are int64; numbers are FP64, which holds every number of every format here.
+All results are exact. Patterns are int64; numbers are FP64, which holds every number of every format here. They are
+made of whole numbers, or of FP64's normal ones, so they are the same after `torch.set_flush_denormal(True)`: then the
+processor takes subnormal numbers for zero, and Python and PyTorch print FP64's as 0.
 
 Sources: IEEE 754-2019, 3.3 and 3.4 (fields and what they mean), 4.3.1 (nearest even), 5.3.1 (neighbours); for FP8 the
 "OCP 8-bit Floating Point Specification (OFP8)", revision 1.0, and Micikevicius et al., "FP8 Formats for Deep Learning".
@@ -51,14 +53,15 @@ class Format:
         name: what people call it.
         exponent_bits: 2 to 11. More of them is more range.
         fraction_bits: 1 to 52. More of them is more precision.
-        dtype: the PyTorch dtype with these patterns, None if there is none.
+        dtype: the PyTorch dtype with these patterns, None if there is none. Its `torch.finfo` must agree.
         has_infinity: whether the highest exponent is set aside for infinity and NaN, as in IEEE 754. If not, it serves
             numbers like every other exponent, and only the very last magnitude is NaN.
         saturates: whether what is too large, infinity too, becomes the largest number. If not, it becomes infinity, or
             NaN in a format without infinity.
 
     Raises:
-        ValueError: if a field has another size. FP64, with fields of 11 and 52 bits, is what results are given in.
+        ValueError: if a field has another size (FP64, with fields of 11 and 52 bits, is what results are given in), and
+            if another argument is not what it should be.
     """
 
     name: str
@@ -69,18 +72,36 @@ class Format:
     saturates: bool = False
 
     def __post_init__(self) -> None:
+        for argument in ("has_infinity", "saturates"):
+            if type(getattr(self, argument)) is not bool:
+                raise self._error(f"{argument}={getattr(self, argument)!r}", "it is True or False")
+        if not isinstance(self.name, str):
+            raise self._error(f"name={self.name!r}", "it is a text")
         # With 11 bits FP64 itself needs the highest exponent for infinity: it cannot hold more numbers than it has.
         most = 11 if self.has_infinity else 10
         for field, lowest, highest in (("exponent_bits", 2, most), ("fraction_bits", 1, 52)):
             size = getattr(self, field)
             if type(size) is not int or not lowest <= size <= highest:
-                raise ValueError(
-                    f"Format({self.name!r}, {field}={size!r}): {field} is a whole number from {lowest} to {highest}"
+                raise self._error(
+                    f"{field}={size!r}", f"{field} is a whole number from {lowest} to {highest}"
                 )
-        if self.dtype is not None and self.dtype.itemsize * 8 != self.bits:
-            raise ValueError(
-                f"Format({self.name!r}): {self.dtype} does not have the {self.bits} bits of these fields"
-            )
+        if self.dtype is not None:
+            self._check_dtype()
+
+    def _check_dtype(self) -> None:
+        """Refuse a dtype that has other numbers than these fields."""
+        if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
+            rule = "it is a floating-point dtype of PyTorch, such as torch.float16, or None"
+            raise self._error(f"dtype={self.dtype!r}", rule)
+        if self.dtype.itemsize * 8 != self.bits:
+            raise self._error("", f"{self.dtype} does not have the {self.bits} bits of these fields")
+        if (dtypes := _known_limits(self.dtype)) != (ours := self.limits[:2] + self.limits[3:]):
+            names = "largest number, smallest normal number and eps"
+            raise self._error("", f"{names} of {self.dtype} are {dtypes}, those of these fields {ours}")
+
+    def _error(self, argument: str, rule: str) -> ValueError:
+        call = f"{self.name!r}, {argument}" if argument else f"{self.name!r}"
+        return ValueError(f"Format({call}): {rule}")
 
     def __str__(self) -> str:
         return self.name
@@ -100,10 +121,10 @@ class Format:
     @property
     def limits(self) -> FormatLimits:
         """The ends of the format, as Python floats."""
+        ends = torch.tensor([self._largest, 1], device="cpu")  # whatever the default device is
+        largest, smallest_subnormal = self.decode(ends).tolist()
         smallest_normal = math.ldexp(1.0, self._lowest_exponent)
-        return FormatLimits(
-            self.decode(self._largest).item(), smallest_normal, smallest_normal * self._eps, self._eps
-        )
+        return FormatLimits(largest, smallest_normal, smallest_subnormal, self._eps)
 
     @property
     def _eps(self) -> float:
@@ -168,25 +189,31 @@ class Format:
         """
         sign, exponent, fraction = self.fields(patterns)
         magnitude = (exponent << self.fraction_bits) | fraction
-        # Normal: 2^(exponent - bias) × 1.fraction. Exponent field 0, subnormal: 2^(1 - bias) × 0.fraction.
-        significand = fraction.double() * self._eps + (exponent > 0)
-        size = significand * _power_of_two(exponent.clamp(min=1) - self.bias)
+        size = self._size(exponent, fraction)
         size = size.masked_fill(magnitude > self._largest, math.inf)
         return torch.where(sign == 1, -size, size).masked_fill(magnitude > self._end, math.nan)
+
+    def _size(self, exponent: torch.Tensor, fraction: torch.Tensor) -> torch.Tensor:
+        """Return the numbers without their sign, as if the highest exponent were one like the others."""
+        if self.exponent_bits == 11:
+            # FP64's own exponent field. All that can be missing is the end of the fraction.
+            return ((exponent << 52) | (fraction << (52 - self.fraction_bits))).view(torch.float64)
+        # Normal: 2^(exponent - bias) × 1.fraction. Exponent field 0, subnormal: 2^(1 - bias) × 0.fraction.
+        significand = fraction.double() * self._eps + (exponent > 0)
+        return significand * _power_of_two(exponent.clamp(min=1) - self.bias)
 
     def kind(self, pattern: Patterns) -> str:
         """Return what one pattern stands for: "zero", "subnormal", "normal", "infinity" or "NaN".
 
         Raises what `decode` raises, and ValueError if it is not one pattern.
         """
-        number = _only(self.decode(pattern))
-        if math.isnan(number):
-            return "NaN"
-        if math.isinf(number):
-            return "infinity"
-        if number == 0:
-            return "zero"
-        return "normal" if abs(number) >= self.limits.smallest_normal else "subnormal"
+        _, exponent, fraction = (int(_only(field)) for field in self.fields(pattern))
+        magnitude = (exponent << self.fraction_bits) | fraction
+        if magnitude > self._largest:
+            return "NaN" if magnitude > self._end else "infinity"
+        if exponent:
+            return "normal"
+        return "subnormal" if fraction else "zero"
 
     def bit_string(self, pattern: Patterns) -> str:
         """Return the bits of one pattern, field by field: "0 01111 0000000000" is 1 in FP16.
@@ -208,8 +235,7 @@ class Format:
 
         Args:
             values: a number, a list (of lists) of numbers, an array or a tensor of a floating-point or integer dtype.
-                Python's floats are FP64, and are not rounded on their way in. (After `torch.set_flush_denormal(True)`
-                PyTorch takes FP32's subnormals for zero, and so it does here.)
+                Python's floats are FP64, and are not rounded on their way in.
 
         Returns:
             int64 tensor, same shape, same device (on Apple's GPUs: on the CPU), without a gradient. A pattern of FP64
@@ -217,7 +243,8 @@ class Format:
             means nothing, and processors differ in it.
 
         Raises:
-            TypeError: if `values` are something else: bool, complex, text, a sparse, nested or quantised tensor.
+            TypeError: if `values` are something else: bool, complex, text, a sparse, nested, quantised or meta tensor,
+                a masked array.
             ValueError: if lists do not make a rectangle, or a whole number is beyond ±2**53: FP64 does not hold all of
                 those, and the number would be rounded twice.
         """
@@ -245,7 +272,7 @@ class Format:
         """
         numbers = inputs.numbers(values)
         exponent = _exponent(numbers).clamp(min=self._lowest_exponent)
-        spacing = _power_of_two(exponent) * self._eps
+        spacing = _power_of_two(exponent - self.fraction_bits)
         spacing = spacing.masked_fill(numbers.abs() > self.limits.max, math.inf)
         return spacing.masked_fill(numbers.isnan(), math.nan)
 
@@ -261,7 +288,7 @@ class Format:
         numbers = inputs.numbers(values)
         size = numbers.abs()
         inner = self._towards_zero(size)[0].clamp(max=self._largest).masked_fill(size.isinf(), self._end)
-        inner_is_itself = self._step(inner) == size
+        inner_is_itself = self._step(inner).view(torch.int64) == size.view(torch.int64)
         nearer, farther = self._step(inner - inner_is_itself.long()), self._step(inner + 1)
         is_negative = numbers.signbit()
         below = torch.where(is_negative, -farther, nearer)
@@ -298,6 +325,15 @@ def _only(result: torch.Tensor) -> float:
     return result.item()
 
 
+def _known_limits(dtype: torch.dtype) -> tuple[float, ...] | None:
+    """Return what PyTorch knows of a dtype: largest number, smallest normal one, eps. Of FP4 it knows nothing."""
+    try:
+        info = torch.finfo(dtype)
+        return info.max, info.smallest_normal, info.eps
+    except (TypeError, RuntimeError):
+        return None
+
+
 # FP64's own fields: what all numbers arrive in.
 
 
@@ -314,5 +350,7 @@ def _significand(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
-    """Return 2^exponent for exponents from -1022 to 1023, and infinity for 1024: FP64 with fraction 0."""
-    return ((exponent + 1023) << 52).view(torch.float64)
+    """Return 2^exponent for exponents from -1074 to 1023, and infinity for 1024: FP64 with a single bit set."""
+    normal = (exponent + 1023).clamp(min=0) << 52
+    subnormal = torch.ones_like(exponent) << (exponent + 1074).clamp(0, 51)
+    return torch.where(exponent < -1022, subnormal, normal).view(torch.float64)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib import pyplot as plt
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from amp_lab.view.fields import INKS, Bits, Ink
+from amp_lab.view.given import is_format
 from amp_lab.view.stored import Layout, NumberFormat, Stored, decimal, store
 from amp_lab.view.typed import number
 
@@ -45,10 +47,10 @@ def bit_layout(rows: Sequence[tuple[NumberFormat, float | str | None]], title: s
         title: what the picture says.
 
     Raises:
-        ValueError: for no rows, and for a text that is no number.
+        TypeError: for rows that are no pairs of a format and a value, and a value that is neither a number nor a text.
+        ValueError: for no rows, a text that is no number, and an int beyond FP64.
     """
-    if not rows:
-        raise ValueError("bit_layout draws at least one format: give it rows of (format, value or None)")
+    rows = _pairs(rows)
     # Before there is a figure: a notebook would show it, empty, below the error.
     found = [(format, None if value is None else store(format, number(value))) for format, value in rows]
     grid = _grid([format for format, _ in rows])
@@ -61,6 +63,19 @@ def bit_layout(rows: Sequence[tuple[NumberFormat, float | str | None]], title: s
         _draw_row(axes, format, stored, grid, top)
         top -= pitch
     return figure
+
+
+def _pairs(rows: Any) -> list[tuple[NumberFormat, float | str | None]]:
+    found = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else [rows]
+    if not found:
+        raise ValueError("bit_layout draws at least one format: give it rows of (format, value or None)")
+    for row in found:
+        if not (isinstance(row, tuple | list) and len(row) == 2 and is_format(row[0])):
+            raise TypeError(
+                "bit_layout needs a list of (format, value or None), as in [(formats.FP16, 0.1)] "
+                f"(`from amp_lab import formats`); this is not such a pair: {reprlib.repr(row)}"
+            )
+    return [(format, value) for format, value in found]
 
 
 def _grid(formats: Sequence[Layout]) -> _Grid:

@@ -13,8 +13,11 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
+from amp_lab.view.given import several
 from amp_lab.view.plots import COLOURS
+from amp_lab.view.typed import as_float
 
 
 class Limits(Protocol):
@@ -46,6 +49,9 @@ class NumberFormat(Protocol):
 # So many numbers in sight are no longer lines that an eye can tell apart.
 _MOST_TICKS = 400
 _LARGEST_DECODED_BITS = 16
+_LARGEST_END = 1.7e308
+# Beyond these Matplotlib's own arithmetic, in FP64, comes to infinity or to nothing, and it chooses other ends.
+_SHORTEST, _FARTHEST, _FINEST = 1e-280, 1e300, 1e-12
 _LINES = ("black", "orange", "blue", "green", "pink")
 
 
@@ -58,12 +64,19 @@ def number_line(formats: Sequence[NumberFormat], low: float, high: float, title:
         title: what the picture says.
 
     Raises:
+        TypeError: for anything but a list of formats, and ends that are no numbers.
         ValueError: for no format and for more than five, an empty or endless line, a format of more than 16 bits,
             and for more numbers than can be told apart.
     """
-    _need_some(formats, "number_line")
+    formats, low, high = several(formats, "number_line"), as_float(low), as_float(high)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"a line from {low:g} to {high:g} has no length: choose finite ends, low < high")
+    farthest = max(-low, high)
+    if farthest > _FARTHEST or high - low < max(_SHORTEST, farthest * _FINEST):
+        raise ValueError(
+            f"a line from {low!r} to {high!r} cannot be drawn: choose ends within ±{_FARTHEST:g}, further apart than "
+            f"{_SHORTEST:g} and than {_FINEST:g} of themselves"
+        )
     # Before there is a figure: a notebook would show it, empty, below the error.
     colours, rows = _colours(formats), [_numbers_between(each, low, high) for each in formats]
     figure, axes = plt.subplots(figsize=(8, 0.8 + 0.55 * len(rows)), layout="constrained")
@@ -105,9 +118,10 @@ def range_and_precision(formats: Sequence[NumberFormat], title: str) -> Figure:
         title: what the picture says.
 
     Raises:
+        TypeError: for anything but a list of formats.
         ValueError: for no format.
     """
-    _need_some(formats, "range_and_precision")
+    formats = several(formats, "range_and_precision")
     size = (8.5, 0.9 + 0.55 * len(formats))
     figure, (reach, fineness) = plt.subplots(
         1, 2, figsize=size, width_ratios=(3, 1.15), sharey=True, layout="constrained"
@@ -119,7 +133,11 @@ def range_and_precision(formats: Sequence[NumberFormat], title: str) -> Figure:
     _name_rows(reach, [each.name for each in formats])
     _scale_reach(reach, [each.limits for each in formats])
     most = max(_digits(each.fraction_bits) for each in formats)
-    fineness.set(xlabel="decimal digits", xlim=(0, 2 * most), xticks=range(0, math.ceil(most) + 1, 2))
+    fineness.set(
+        xlabel="decimal digits\n(bits, with the leading 1)",
+        xlim=(0, 2 * most),
+        xticks=range(0, math.ceil(most) + 1, 2),
+    )
     for axes in (reach, fineness):
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
@@ -148,7 +166,7 @@ def _scale_reach(axes: Axes, limits: Sequence[Limits]) -> None:
 def _draw_fineness(axes: Axes, height: int, fraction_bits: int) -> None:
     digits = _digits(fraction_bits)
     axes.barh(height, digits, height=0.5, color=COLOURS["green"])
-    _write_beside(axes, f"{digits:.1f} ({fraction_bits + 1} bits)", (digits, height))
+    _write_beside(axes, f"{digits:.1f} ({fraction_bits + 1})", (digits, height))
 
 
 def _digits(fraction_bits: int) -> float:
@@ -176,33 +194,60 @@ def spacing(formats: Sequence[NumberFormat], title: str, low: float = 1e-9, high
         low, high: the magnitudes to show, positive.
 
     Raises:
+        TypeError: for anything but a list of formats, and magnitudes that are no numbers.
         ValueError: for no format, for more than five, for magnitudes that are not 0 < low < high < inf, and for a
             format that has no numbers there.
     """
-    _need_some(formats, "spacing")
+    formats, low, high = several(formats, "spacing"), as_float(low), as_float(high)
     if not 0 < low < high < math.inf:
         raise ValueError(f"a logarithmic axis cannot go from {low:g} to {high:g}: choose 0 < low < high")
     colours = _colours(formats)
     stairs = [_staircase(each, low, high) for each in formats]
     figure, (absolute, relative) = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
     figure.suptitle(title)
-    for each, colour, (numbers, gaps) in zip(formats, colours, stairs, strict=True):
-        for axes, shown in ((absolute, gaps), (relative, gaps / numbers)):
+    gaps = [gap for _, gap in stairs]
+    shares = [gap / numbers for numbers, gap in stairs]
+    for axes, heights in ((absolute, gaps), (relative, shares)):
+        # Limits before lines: choosing them by itself, Matplotlib multiplies beyond FP64's end.
+        axes.set(xlabel="size of the number", xscale="log", yscale="log")
+        _scale_sizes(axes, low, high)
+        _scale_heights(axes, torch.cat(heights))
+        for each, colour, (numbers, _), height in zip(formats, colours, stairs, heights, strict=True):
+            axes.plot(numbers, height, color=colour, linewidth=1.6)
             ends_here = each.limits.max < high
-            axes.plot(numbers, shown, color=colour, linewidth=1.6)
-            axes.plot(numbers[-1:], shown[-1:], "X" if ends_here else "", color=colour, markersize=8)
-            _write_beside(axes, each.name, (numbers[-1].item(), shown[-1].item()), colour=colour)
+            axes.plot(numbers[-1:], height[-1:], "X" if ends_here else "", color=colour, markersize=8)
+            _write_beside(axes, each.name, (numbers[-1].item(), height[-1].item()), colour=colour)
+        axes.grid(True, color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
     absolute.set_title("gap to the next number", fontsize="medium")
     relative.set_title("the same gap, divided by the number", fontsize="medium")
     absolute.set_ylabel("gap")
     relative.set_ylabel("gap ÷ number")
-    for axes in (absolute, relative):
-        axes.set(xscale="log", yscale="log", xlabel="size of the number")
-        axes.set_xlim(low, high * (high / low) ** 0.17)  # room for the names
-        axes.set_xticks([10.0**power for power in _round_powers(math.log10(low), math.log10(high))])
-        axes.grid(True, color="#dddddd", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _scale_sizes(axes: Axes, low: float, high: float) -> None:
+    """Set limits and ticks of the horizontal axis, with room for the names: little of it next to FP64's end."""
+    first, last = math.log10(low), math.log10(high)
+    end = max(high, _power_of_ten(last + 0.17 * (last - first)))
+    axes.set_xlim(low, end)
+    axes.set_xticks([10.0**power for power in _round_powers(first, last)])
+    if end > _LARGEST_END / 100:
+        axes.xaxis.set_minor_locator(NullLocator())  # Matplotlib's own multiplies beyond FP64's end
+
+
+def _scale_heights(axes: Axes, heights: torch.Tensor) -> None:
+    """Set limits and ticks of the vertical axis, with a margin."""
+    low, high = heights.min().item(), heights.max().item()
+    first, last = math.log10(low), math.log10(high)
+    margin = 0.05 * max(last - first, 1)
+    axes.set_ylim(min(low, _power_of_ten(first - margin)), _power_of_ten(last + margin))
+    axes.set_yticks([10.0**power for power in _round_powers(first - margin, last + margin)])
+
+
+def _power_of_ten(exponent: float) -> float:
+    """Return 10^exponent, or where that is beyond FP64 a number close to its end."""
+    return math.pow(10, max(-323, min(exponent, math.log10(_LARGEST_END))))
 
 
 def _staircase(number_format: NumberFormat, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -232,11 +277,6 @@ def _write_beside(
         fontsize=9,
         color=colour,
     )
-
-
-def _need_some(formats: Sequence[NumberFormat], function: str) -> None:
-    if not formats:
-        raise ValueError(f"{function} was given no format to draw, for instance [formats.FP16, formats.BF16]")
 
 
 def _colours(formats: Sequence[NumberFormat]) -> list[str]:

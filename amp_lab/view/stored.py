@@ -13,6 +13,7 @@ from amp_lab.view.typed import Number
 
 # So many digits of a stored value are written out. Rounded, they might show another number of the format.
 _CUT = Context(prec=18, rounding=ROUND_DOWN)
+_TIE = Fraction(1, 2)
 
 
 class Layout(Protocol):
@@ -86,7 +87,7 @@ class Stored:
             return self.meant.exact is not None or math.isnan(self.value)
         # A number in reach is stored within half an ulp; of its FP64 value, as a digit beyond that could break a tie.
         given = self.meant.value
-        return math.isinf(given) or abs(Fraction(self.value) - Fraction(given)) > Fraction(self.ulp) / 2
+        return math.isinf(given) or abs(Fraction(self.value) - Fraction(given)) > _TIE * Fraction(self.ulp)
 
     @property
     def error_in_words(self) -> str:
@@ -97,7 +98,7 @@ class Stored:
             return "infinite" if self._overflowed else "none"
         if not self.error:
             return "none"
-        return f"{signed(self.error)} ({signed(self.error / Fraction(self.ulp), 3)} ulp)"
+        return f"{signed(self.error)} ({_in_ulp(self.error / Fraction(self.ulp))} ulp)"
 
     @property
     def share_in_words(self) -> str:
@@ -114,6 +115,15 @@ def store(format: NumberFormat, meant: Number) -> Stored:
     below, above = map(float, format.neighbours(value))
     bits = Bits(*format.bit_string(pattern).split())
     return Stored(format, meant, bits, format.kind(pattern), value, float(format.ulp(value)), below, above)
+
+
+def _in_ulp(share: Fraction) -> str:
+    """Write an error in ulp. What is nearly a tie must not look like one: that decides which way it was rounded."""
+    for digits in (3, 6, 12):
+        words = signed(share, digits)
+        if abs(share) == _TIE or abs(Fraction(words.replace("−", "-"))) != _TIE:
+            return words
+    return f"nearly {signed(share, 1)}"
 
 
 def decimal(value: float) -> str:

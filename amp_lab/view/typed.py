@@ -6,15 +6,19 @@ import ast
 import math
 import operator
 import re
+import reprlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from numbers import Integral
+from typing import Any
 
 _LONGEST = 80  # characters
 _LARGEST_POWER_OF_TEN = 400  # beyond it no format has a number, and exact arithmetic becomes slow
-_HEX = re.compile(r"[+-]?0x[0-9a-f_]*\.?[0-9a-f_]*(p[+-]?\d{1,6})?", re.IGNORECASE)
+_LARGEST_POWER_OF_TWO = 10_000  # likewise, and further away than the longest text can come back from
+_HEX = re.compile(r"([+-]?)0x([0-9a-f_]*)\.?([0-9a-f_]*)(?:p([+-]?\d+))?", re.IGNORECASE)
 _CHARACTERS = re.compile(r"[0-9a-fA-F_xXoObBeEpP.+*/() -]*")
 _MINUS_ZERO = re.compile(r"-[x0_.]+([ep][+-]?\d+)?$", re.IGNORECASE)  # -1 + 1 is a plain zero
 _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -35,7 +39,8 @@ class NotANumber(ValueError):
 class Number:
     """A number as it was meant: `exact` as typed (None for inf and NaN), `value` as FP64 keeps it.
 
-    `value` is what Python and PyTorch make of the text, and so what every format is asked to store.
+    `value` is what every format is asked to store: `exact`, rounded once. Of a single decimal number Python makes the
+    same. Of `0.1 + 0.2` it makes 0.30000000000000004, as it rounds both numbers and then their sum; this is 0.3.
     """
 
     text: str
@@ -44,8 +49,42 @@ class Number:
 
 
 def number(value: float | str) -> Number:
-    """Read a text, or take a float at its shortest spelling: 0.1 means one tenth, as it does when it is typed."""
-    return read(value if isinstance(value, str) else repr(float(value)))
+    """Read a text, or take a float at its shortest spelling: 0.1 means one tenth, as it does when it is typed.
+
+    Raises:
+        TypeError: for what is neither a text nor a number.
+        NotANumber: for a text that `read` refuses, and an int that is beyond FP64.
+    """
+    if isinstance(value, str):
+        return read(value)
+    if isinstance(value, Integral) and abs(value) < 10 ** (_LONGEST - 1):
+        return read(str(int(value)))  # not by way of float, which has no 2**53 + 1
+    return read(repr(as_float(value)))
+
+
+def as_float(value: Any) -> float:
+    """Return a number as a float.
+
+    Raises:
+        TypeError: for what is no number.
+        NotANumber: for an int or a fraction that is beyond FP64.
+    """
+    try:
+        if not isinstance(value, str | bytes):
+            return float(value)
+    except OverflowError:
+        raise NotANumber(
+            "That is beyond FP64, whose largest number is about 1.8e308: give a smaller one, or math.inf."
+        ) from None
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # the last two from arrays and tensors of more than one number
+        pass
+    raise TypeError(
+        f"a number such as 0.1 is needed; this is a {type(value).__name__}: {reprlib.repr(value)}"
+    )
 
 
 def exactly(value: float) -> Number:
@@ -57,7 +96,7 @@ def read(text: str) -> Number:
     """Read a decimal or hexadecimal number, `inf`, `nan`, or a sum, product, quotient or power of numbers.
 
     Raises:
-        NotANumber: for anything else, and for numbers beyond 10^±400.
+        NotANumber: for anything else, for roots, and for numbers beyond 10^±400.
     """
     plain = text.strip().translate(_SPELLINGS)
     if not plain:
@@ -68,6 +107,8 @@ def read(text: str) -> Number:
         return Number(text, _as_float(plain), None)
     try:
         exact = _exact(plain)
+    except NotANumber:
+        raise
     except _TooFar:
         raise NotANumber("That is beyond every format here: stay between 1e-400 and 1e400.") from None
     except ZeroDivisionError:
@@ -91,11 +132,8 @@ def _as_float(plain: str) -> float:
 
 
 def _exact(plain: str) -> Fraction:
-    if _HEX.fullmatch(plain):
-        try:
-            return Fraction(float.fromhex(plain.replace("_", "")))
-        except OverflowError:
-            raise _TooFar from None
+    if found := _HEX.fullmatch(plain):
+        return _hexadecimal(*(part.replace("_", "") for part in found.groups("0")))
     try:
         return _decimal(plain)
     except InvalidOperation:
@@ -108,8 +146,25 @@ def _exact(plain: str) -> Fraction:
     return _work_out(tree.body, plain)
 
 
+def _hexadecimal(sign: str, whole: str, places: str, power: str) -> Fraction:
+    """Work out the fields of `0x1.8p3`. Not with `float.fromhex`: that rounds."""
+    significand = Fraction(int(f"{sign}{whole}{places}", base=16), 16 ** len(places))
+    if not significand:
+        return significand
+    if abs(int(power)) > _LARGEST_POWER_OF_TWO:
+        raise _TooFar
+    return _in_reach(significand * Fraction(2) ** int(power))
+
+
 def _decimal(plain: str) -> Fraction:
-    decimal = Decimal(plain)
+    try:
+        decimal = Decimal(plain)
+    except InvalidOperation:
+        significand, _, power = plain.replace("_", "").lower().partition("e")
+        if not re.fullmatch(r"[+-]?\d{10,}", power):
+            raise
+        # Too large a power for Decimal. It is too far, unless it is that of a zero.
+        decimal = Decimal(f"{significand}e{max(-(10**9), min(int(power), 10**9))}")
     if not decimal.is_finite():
         raise ValueError(plain)
     if decimal and abs(decimal.adjusted()) > _LARGEST_POWER_OF_TEN:
@@ -142,7 +197,7 @@ def _constant(text: str) -> Fraction:
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1:
-        raise ValueError("the exponent of a power must be a whole number")
+        raise NotANumber("The exponent of a power must be a whole number here: roots are not worked out.")
     size = max(base.numerator.bit_length(), base.denominator.bit_length())
     if abs(exponent) * size > 10 * _LARGEST_POWER_OF_TEN and abs(base) not in (0, 1):
         raise _TooFar

@@ -10,11 +10,16 @@ from html import escape
 from typing import Any, Final
 
 from amp_lab.view import layout
+from amp_lab.view.given import several
 from amp_lab.view.stored import NumberFormat, Stored, store
 from amp_lab.view.typed import NotANumber, Number, exactly, number, read
 
 # What the slider reaches, in powers of ten, and its steps for each; other numbers can be typed.
 _LOWEST, _HIGHEST, _STEPS = -9, 6, 100
+# Not what Python does, which rounds 0.1, then 0.2, then their sum.
+_ONCE = (
+    "0.1 + 0.2 and the like are worked out exactly, and rounded once: to FP64, which all formats are given."
+)
 _CONTROL: Final[Mapping[str, Any]] = {"layout": {"width": "340px"}, "style": {"description_width": "60px"}}
 
 
@@ -29,7 +34,8 @@ def float_explorer(formats: Sequence[NumberFormat], value: float | str = 0.1) ->
         value: the number to start with: a float, or a text as one types it, such as "2**-24" or "1/3".
 
     Raises:
-        ValueError: for no formats, and for a text that is no number.
+        TypeError: for anything but a list of formats, and a value that is neither a number nor a text.
+        ValueError: for no formats, a text that is no number, and an int beyond FP64.
     """
     return FloatExplorer(formats, value)
 
@@ -38,9 +44,7 @@ class FloatExplorer:
     """The result of `float_explorer`: a widget, a picture and a text, whichever the place can show."""
 
     def __init__(self, formats: Sequence[NumberFormat], value: float | str) -> None:
-        self.formats = tuple(formats)
-        if not self.formats:
-            raise ValueError("float_explorer needs at least one format, as in float_explorer(formats.ALL)")
+        self.formats = tuple(several(formats, "float_explorer"))
         self.start = number(value)
 
     @cached_property
@@ -82,7 +86,8 @@ class Panel:
 
         self.formats = formats
         self._own_change = False
-        self.text = w.Text(description="number", tooltip="Type a number", **_CONTROL)
+        self.text = w.Text(description="number", tooltip=f"Type a number. {_ONCE}", **_CONTROL)
+        hint = w.HTML(f"<small>{_ONCE}</small>")
         # Of whole numbers: a FloatSlider rounds what it is set to, and sends that back as if somebody had moved it.
         self.slider = w.IntSlider(
             min=_LOWEST * _STEPS,
@@ -101,7 +106,7 @@ class Panel:
         self.message, self.table = w.HTML(), w.HTML(layout={"min_width": "0", "overflow": "auto"})
         rows = ([self.text, self.slider], [self.choice, self.down, self.up])
         controls = [w.HBox(row, layout={"flex_flow": "row wrap"}) for row in rows]
-        self.box = w.VBox([*controls, self.message, self.table])
+        self.box = w.VBox([*controls, hint, self.message, self.table])
         self._name_buttons()
         self._show(meant)
         self._listen()
@@ -119,7 +124,8 @@ class Panel:
         try:
             meant = read(self.text.value)
         except NotANumber as error:
-            self._say(str(error))
+            # A text may arrive after a slide that was made later: so say what the table is of.
+            self._say(f"{error} The table is still of {self.meant.text}.")
         else:
             self._show(meant)
 
@@ -128,6 +134,9 @@ class Panel:
             return
         size = float(f"{10.0 ** (self.slider.value / _STEPS):.4g}")
         self._show(number(math.copysign(size, self.meant.value)))
+        # Also what did not change here: a frontend that is waiting for its own text to arrive passes over another one.
+        self.text.send_state("value")
+        self.message.send_state("value")
 
     def _step(self, side: int) -> None:
         """Go to the chosen format's next number below (0) or above (1)."""

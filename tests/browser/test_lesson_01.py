@@ -75,7 +75,7 @@ def test_a_wrong_answer_is_told_what_is_wrong_and_a_right_one_passes(page: Page,
 
 
 def test_the_float_explorer_shows_the_bits_of_what_is_typed_slid_and_stepped_to(page: Page) -> None:
-    cell = cell_with(page, "float_explorer(formats.ALL")
+    cell = cell_with(page, "float_explorer((formats")
     run_cell(page, cell)
     row = cell.locator(".amp-lab-floats tbody").filter(has_text="FP16")
     text = cell.locator(".widget-text input")
@@ -126,5 +126,7 @@ def test_the_quiz_explains_a_wrong_pick_and_counts_a_right_one(page: Page) -> No
     show(cell, "01-quiz-wrong")
     first.get_by_role("button", name="b", exact=True).click()
     expect(first).to_contain_text("Right. More exponent bits")
+    first.get_by_role("button", name="c", exact=True).click()
+    expect(first).to_contain_text("Not right. They have the same number of patterns")
     shown(cell, "1 of 6 answered right")
     show(cell, "01-quiz-right")

@@ -2,10 +2,10 @@
 
 import torch
 
-from amp_lab.course import expect
-from amp_lab.course.ask import Ask
 from amp_lab.course.catalog import Diagnosis, Exercise
-from amp_lab.course.describe import describe
+from amp_lab.course.judging import expect
+from amp_lab.course.judging.ask import Ask
+from amp_lab.course.judging.describe import describe
 
 DOUBLE = Exercise(
     id="99.1",

@@ -22,6 +22,21 @@ def test_nothing_else_is_taken_for_a_lesson(name: str) -> None:
         catalog.lesson(name)
 
 
+@pytest.mark.parametrize("name", ["01", "1", "01_number_formats"])
+def test_a_lesson_is_no_exercise_and_tells_its_own(name: str) -> None:
+    with pytest.raises(catalog.UnknownExercise) as caught:
+        catalog.exercise(name)
+    assert str(caught.value) == f"{name} is a lesson; its exercises are 1.1, 1.2, 1.3, 1.4"
+    with pytest.raises(catalog.UnknownExercise, match=r"00 is a lesson; its exercise is 0\.1"):
+        catalog.exercise("00")
+
+
+def test_an_exercise_is_no_lesson_and_tells_its_own() -> None:
+    with pytest.raises(catalog.UnknownExercise) as caught:
+        catalog.lesson("1.2")
+    assert str(caught.value) == "1.2 is an exercise; its lesson is 01_number_formats"
+
+
 def test_an_exercise_knows_its_lesson() -> None:
     assert catalog.lesson_of("0.1").number == "00"
     with pytest.raises(catalog.UnknownExercise):
@@ -31,6 +46,12 @@ def test_an_exercise_knows_its_lesson() -> None:
 def test_a_diagnosis_must_show_what_was_seen() -> None:
     with pytest.raises(ValueError, match="'vague' shows no observed value"):
         replace(DOUBLE, diagnoses={"vague": Diagnosis("That is wrong; {want} is right.")})
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_diagnosis_points_to_no_hint_that_is_nearly_the_code(number: int) -> None:
+    with pytest.raises(ValueError, match=f"points to hint {number}; choose 1, 2 or None"):
+        replace(DOUBLE, diagnoses={"far": Diagnosis("{got}", hint=number)})
 
 
 def test_a_diagnosis_must_not_shadow_a_common_one() -> None:

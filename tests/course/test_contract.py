@@ -1,19 +1,26 @@
 """The contract of every exercise: what its check must say of the stub, the solution, and every answer in the bank."""
 
 import ast
+import contextlib
 import importlib
 import inspect
 import string
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from amp_lab.course import catalog, source
+from amp_lab.course import catalog
 from amp_lab.course.catalog import Exercise
-from amp_lab.course.exercise import grade
-from amp_lab.course.verdict import Correct, NotAttempted, Wrong
+from amp_lab.course.judging.exercise import grade
+from amp_lab.course.judging.verdict import Correct, NotAttempted, Wrong
+from amp_lab.course.pages import source
 from tests.course.bank import Bank
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +105,7 @@ def test_wrong_answer_gets_its_diagnosis(exercise_id: str, name: str) -> None:
     assert str(verdict.observed["got"]) in verdict.sentence
     assert verdict.observed["call"] in verdict.sentence
     hint = catalog.exercise(exercise_id).diagnosis(diagnosis).hint
-    assert verdict.advice == f'For a hint, run `hint("{exercise_id}", {hint})`.'
+    assert verdict.advice == ("" if hint is None else f'For a hint, run `hint("{exercise_id}", {hint})`.')
 
 
 @each_exercise
@@ -135,8 +142,82 @@ def test_words_are_complete(exercise: Exercise) -> None:
     for words in (exercise.title, exercise.why, *exercise.hints):
         assert words.strip() == words
         assert words
-    for diagnosis in exercise.diagnoses.values():
-        assert diagnosis.hint in (1, 2, 3)
+    for diagnosis in (*exercise.diagnoses.values(), *catalog.COMMON_DIAGNOSES.values()):
+        assert diagnosis.hint in (1, 2, None)
+
+
+@pytest.mark.parametrize("each", [*catalog.lessons(), *EXERCISES], ids=lambda each: each.title)
+def test_titles_end_without_punctuation(each: Exercise | catalog.Lesson) -> None:
+    assert each.title[-1].isalnum()
+
+
+@contextlib.contextmanager
+def _other_dtype() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextlib.contextmanager
+def _other_device() -> Iterator[None]:
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextlib.contextmanager
+def _flushed() -> Iterator[None]:
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+SETTINGS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "default dtype": _other_dtype,
+    "default device": _other_device,
+    "device region": lambda: torch.device("meta"),
+    "flushed subnormals": _flushed,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "inference": torch.inference_mode,
+    "NumPy raises": lambda: np.errstate(all="raise"),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@each_exercise
+def test_solution_is_right_whatever_the_page_has_set(exercise: Exercise, setting: str) -> None:
+    solution = _from_the_page(exercise, _solution(exercise))
+    with SETTINGS[setting]():
+        verdict = grade(exercise.id, solution)
+    assert verdict.passed, verdict.text
+
+
+@each_exercise
+def test_right_answers_are_right_if_the_page_has_set_everything(exercise: Exercise) -> None:
+    with contextlib.ExitStack() as stack:
+        for setting in SETTINGS.values():
+            stack.enter_context(setting())
+        some = [*BANKS[exercise.id].right_answers.items()][:4]  # loops take long in so many modes
+        verdicts = {name: grade(exercise.id, each) for name, each in some}
+    assert {name: each.text for name, each in verdicts.items() if not each.passed} == {}
+
+
+def test_a_check_that_is_first_run_under_other_settings_makes_no_other_constants() -> None:
+    code = (
+        "import torch; from amp_lab.course import catalog, grade; from tests.course.answers import l01\n"
+        "torch.set_default_dtype(torch.float64), torch.set_default_device('meta')\n"
+        "assert all(grade(bank.exercise_id, answer).passed for bank in l01.BANKS "
+        "for answer in list(bank.right_answers.values())[:2])\n"
+        "assert torch.get_default_dtype() == torch.float64 and torch.ones(1).is_meta"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 @each_exercise

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 import torch
 
 from amp_lab.course import catalog
-from amp_lab.course.exercise import check_of, grade, judge
-from amp_lab.course.expect import Region, alike
+from amp_lab.course.judging.describe import describe
+from amp_lab.course.judging.exercise import check_of, grade, judge
+from amp_lab.course.judging.expect import Region, Trial, alike
+from amp_lab.course.judging.verdict import Raised, Stopped, Wrong
 from amp_lab.course.lessons.l01 import decoding, limits, promotion, rounding
-from amp_lab.course.verdict import Raised, Stopped, Wrong
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "solutions" / "01_number_formats.py").read_text(encoding="utf-8")
@@ -44,6 +46,45 @@ def test_limits_misconceptions_show_and_no_two_look_alike() -> None:
         ]
         for (idea, one), (other_idea, other) in itertools.combinations(shown, 2):
             assert one != other, f"{idea} and {other_idea} cannot be told apart"
+
+
+def test_no_slip_in_a_formula_looks_like_another_or_like_an_idea() -> None:
+    (region, *_), right = decoding._REGIONS, ("right", decoding._decode)
+    slips = [
+        (name, lambda bits, slip=slip: slip(*decoding._fields(bits))) for name, _, slip in decoding._SLIPS
+    ]
+    answers = [right, *region.misconceptions, *slips]
+    shown = [(name, [answer(*case) for case in region.cases]) for name, answer in answers]
+    for (name, one), (other_name, other) in itertools.combinations(shown, 2):
+        if name != other_name:
+            assert not all(map(alike, one, other)), f"{name} and {other_name} cannot be told apart"
+
+
+def test_no_bias_looks_like_another() -> None:
+    trials = [Trial("", case, limits._limits(*case), limits._limits(*case)) for case in limits._CASES]
+    shown = [
+        (formula, limits._with_bias(trials, bias, from_field=from_field))
+        for _, bias, formula in limits._BIASES
+        for from_field in (True, False)
+    ]
+    right = [(trial.want.max, trial.want.smallest_normal) for trial in trials]
+    factors = [[(a * x, b * y) for x, y in right] for _, a, b in limits._EXPONENTS]
+    for formula, one in shown:
+        assert one not in (right, *factors), formula
+        assert [other for other, seen in shown if seen == one and other != formula] == []
+
+
+@pytest.mark.parametrize(
+    ("exponent_bits", "fraction_bits"), list(itertools.product(range(2, 9), range(1, 24)))
+)
+def test_every_format_counts(exponent_bits: int, fraction_bits: int) -> None:
+    def answer(*widths: int) -> limits.FormatLimits:
+        right = limits._limits(*widths)
+        return right._replace(eps=1.0) if widths == (exponent_bits, fraction_bits) else right
+
+    verdict = grade("1.2", answer)
+    assert isinstance(verdict, Wrong)
+    assert verdict.observed["call"] == f"`format_limits({exponent_bits}, {fraction_bits}).eps`"
 
 
 def test_limits_are_those_of_pytorch() -> None:
@@ -118,6 +159,127 @@ def test_a_slip_in_the_last_bit_of_any_exponent_is_found(field: int) -> None:
     assert type(grade("1.1", slips)) is Wrong
 
 
+@pytest.mark.parametrize("bits", [*range(0, 65536, 997), 0xFDFF, 0x83FE])
+def test_a_quick_answer_is_asked_for_every_pattern(bits: int) -> None:
+    verdict = grade("1.1", lambda given: 7.5 if given == bits else _bare(given))
+    assert isinstance(verdict, Wrong)
+    assert verdict.observed["call"] == decoding._in_words(bits)
+
+
+def test_a_slow_answer_is_asked_for_less_and_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(decoding, "_FULL_SWEEP_S", 0.0)
+    assert grade("1.1", lambda bits: asked.append(bits) or _bare(bits)).passed
+    assert 4096 <= len(asked) < 8192
+    assert len({bits >> 10 for bits in asked if 0 <= bits < 65536}) == 64
+    asked.clear()
+    monkeypatch.setattr(rounding, "_FULL_SWEEP_S", 0.0)
+    assert grade("1.3", lambda x: asked.append(x.numel()) or _half_even(x)).passed
+    assert max(asked) > 10_000
+    assert sum(asked) < 16_000
+
+
+def _half_even(x: torch.Tensor, lost: int = 0) -> torch.Tensor:
+    """Round rightly, but for the bits in `lost`, which are cleared first."""
+    bits = x.view(torch.int32) & ~lost
+    rounded = bits + 0x7FFF + (bits >> 16 & 1) & ~0xFFFF
+    return torch.where(x.isnan(), x, rounded.view(torch.float32))
+
+
+@pytest.mark.parametrize("bit", range(15))
+def test_every_bit_of_the_lower_half_counts(bit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounding, "_FULL_SWEEP_S", 0.0)
+    verdict = grade("1.3", lambda x: _half_even(x, lost=1 << bit))
+    assert isinstance(verdict, Wrong)
+    assert verdict.observed["call"].startswith("`to_bfloat16(tensor([")
+
+
+@pytest.mark.parametrize("field", range(0, 512, 7))
+def test_every_sign_and_exponent_counts_even_for_slow_answers(
+    field: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounding, "_FULL_SWEEP_S", 0.0)
+
+    def answer(x: torch.Tensor) -> torch.Tensor:
+        chosen = (x.view(torch.int32) >> 23 & 511) == field
+        return torch.where(chosen & ~x.isnan(), rounding._truncate(x), _half_even(x))
+
+    verdict = grade("1.3", answer)
+    assert isinstance(verdict, Wrong) == (field & 255 != 255)  # infinity has nothing to round
+
+
+@pytest.mark.parametrize("upper", [0x0001, 0x3F83, 0x7F7E, 0x8123, 0xC9A5, 0xFF11])
+def test_every_upper_half_counts_for_quick_answers(upper: int) -> None:
+    def answer(x: torch.Tensor) -> torch.Tensor:
+        chosen = (x.view(torch.int32) >> 16 & 0xFFFF) == upper
+        return torch.where(chosen & ~x.isnan(), rounding._truncate(x), _half_even(x))
+
+    assert not grade("1.3", answer).passed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (0x3F810000, "zero: there is nothing to round"),
+        (0x4A558000, "exactly a half, and the last kept bit is 1"),
+        (0x4A2A8000, "exactly a half, and the last kept bit is 0"),
+        (0x4A2A8001, "`0x8001`, is more than a half"),
+        (0x4A2A7FFF, "`0x7FFF`, is less than a half"),
+    ],
+)
+def test_what_is_wrong_in_the_sweep_is_shown_by_itself(pattern: int, words: str) -> None:
+    def answer(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x.view(torch.int32) == pattern, 7.0, _half_even(x))
+
+    verdict = grade("1.3", answer)
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "this-one-only"
+    assert verdict.observed["call"].endswith(f"(bits `0x{pattern:08X}`)")
+    assert words in verdict.sentence
+
+
+def test_what_is_wrong_only_among_many_is_told_so() -> None:
+    verdict = grade("1.3", lambda x: _half_even(x) if x.numel() < 5000 else x.clone())
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "not-each-by-itself"
+
+
+def test_int64_bits_are_recognised_without_a_dimension_too() -> None:
+    def answer(x: torch.Tensor) -> torch.Tensor:
+        bits = x.view(torch.int32).long()
+        wide = (bits + 0x7FFF + (bits >> 16 & 1) & ~0xFFFF).view(torch.float32)
+        return torch.where(x.isnan(), torch.nan, wide[..., ::2])
+
+    verdict = grade("1.3", answer)
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "int64-bits"
+    assert "RuntimeError" in verdict.sentence
+
+
+def test_twice_as_many_elements_are_not_always_int64_bits() -> None:
+    verdict = grade("1.3", lambda x: torch.cat((x, x)))
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "wrong-shape"
+
+
+def test_another_error_of_a_view_is_told_as_it_is() -> None:
+    verdict = grade("1.3", lambda x: x.view(torch.int64))
+    assert type(verdict) is Raised
+    assert "Float as Long" in verdict.sentence
+
+
+def test_a_nan_that_became_another_nan_in_the_input_is_shown_by_its_bits() -> None:
+    def answer(x: torch.Tensor) -> torch.Tensor:
+        x[x.isnan()] = torch.nan
+        return _half_even(x)
+
+    verdict = grade("1.3", answer)
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "mutated-input"
+    assert "0xFFC00000" in str(verdict.observed["want"])
+    assert "0x7FC00000" in str(verdict.observed["got"])
+
+
 def _with(bits: int, *, bias: int = 15, lowest: int = -14) -> float:
     """Decode with another bias for normal numbers, or another exponent for subnormals."""
     value = _bare(bits)
@@ -180,9 +342,11 @@ def test_tensors_of_no_dimension_and_of_no_element_are_asked_for() -> None:
 
 def test_tensors_of_all_shapes_and_layouts_are_asked_for() -> None:
     tensors = [x for (x,) in rounding._shapes()]
-    assert {x.dim() for x in tensors} == {0, 1, 2, 3}
+    assert {x.dim() for x in tensors} == {0, 1, 2, 3, 4, 5}
     assert {(0,), (0, 3)} <= {tuple(x.shape) for x in tensors}
-    assert {x.dim() for x in tensors if not x.is_contiguous()} == {1, 2}
+    assert {x.dim() for x in tensors if not x.is_contiguous()} == {1, 2, 4}
+    assert {x.dim() for x in tensors if 0 in x.stride()} == {1, 2}
+    assert any(x.storage_offset() for x in tensors if x.numel() > 1)
     together = torch.cat([x for region in rounding._REGIONS for (x,) in region.cases])
     assert tensors[0].is_contiguous()
     assert alike(tensors[0], together)
@@ -292,12 +456,58 @@ def test_a_sum_has_the_dtype_that_a_product_has() -> None:
         assert (row.left.value() * row.right.value()).dtype is row.dtype()
 
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64)
+
+
+def _table_with(name: str, dtype: Any) -> dict[str, Any]:
+    return {each: dtype if each == name else row.dtype() for each, row in promotion.ROWS.items()}
+
+
 @pytest.mark.parametrize("name", promotion.ROWS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_each_row_counts(name: str, dtype: torch.dtype) -> None:
-    right = {each: row.dtype() for each, row in promotion.ROWS.items()}
-    verdict = grade("1.4", lambda: {**right, name: dtype})
-    assert verdict.passed == (dtype is right[name])
+    row = promotion.ROWS[name]
+    verdict = grade("1.4", lambda: _table_with(name, dtype))
+    assert verdict.passed == (dtype is row.dtype())
     if isinstance(verdict, Wrong):
-        assert verdict.diagnosis == promotion.ROWS[name].ideas.get(dtype, "wrong-row")
+        assert verdict.diagnosis == row.ideas.get(dtype, "wrong-row")
         assert verdict.observed["row"] == name
+
+
+@pytest.mark.parametrize("name", promotion.ROWS)
+@pytest.mark.parametrize("said", [*DTYPES, "float32", torch.ones(1), None])
+def test_no_message_tells_the_dtype_of_a_row(name: str, said: Any) -> None:
+    row = promotion.ROWS[name]
+    verdict = grade("1.4", lambda: _table_with(name, said))
+    if verdict.passed:
+        return
+    assert f"row {name}" in verdict.sentence
+    # The row itself and what was answered may be named; the examples are of FP64, which is right nowhere.
+    for named in (str(row.left), str(row.right), f"`{said}`", "float64", describe(said)):
+        verdict_words = verdict.sentence.replace(named, "")
+        verdict = replace(verdict, sentence=verdict_words)
+    if row.ideas.get(said) == "one-of-two-halves":  # its rule is about these two
+        verdict = replace(
+            verdict, sentence=re.sub("FP16 for lack of range and BF16 for lack of", "", verdict.sentence)
+        )
+    assert not re.search(r"torch\.\w*\d|FP16|BF16|FP32|FP64|INT64", verdict.sentence), verdict.sentence
+
+
+def test_a_table_without_rows_is_told_what_is_in_it() -> None:
+    verdict = grade("1.4", lambda: {"row a": torch.float16, 2: torch.float16})
+    assert isinstance(verdict, Wrong)
+    assert verdict.observed["got"] == "'row a', 2"
+    verdict = grade("1.4", lambda: dict.fromkeys(range(1000), torch.float16))
+    assert isinstance(verdict, Wrong)
+    assert str(verdict.observed["got"]).endswith("10, 11, …")
+
+
+class _Liar(dict):  # type: ignore[type-arg]
+    def items(self) -> Any:
+        raise ArithmeticError
+
+    __iter__ = __getitem__ = keys = __len__ = items  # type: ignore[assignment]
+
+
+def test_no_method_of_a_dict_of_the_learners_is_called() -> None:
+    assert grade("1.4", lambda: _Liar(_table_with("", None))).passed

@@ -210,11 +210,44 @@ def test_fields_are_named():
         ((5, 53), "fraction_bits=53"),
         ((11, 2, None, False), "exponent_bits=11.*from 2 to 10"),
         ((5, 10, torch.float32), "torch.float32 does not have the 16 bits of these fields"),
+        ((5, 10, "half"), "dtype='half'.: it is a floating-point dtype of PyTorch, such as torch.float16"),
+        ((5, 10, torch.int16), "dtype=torch.int16.: it is a floating-point dtype"),
+        ((5, 2, torch.bool), "dtype=torch.bool.: it is a floating-point dtype"),
+        (
+            (8, 7, torch.float16),
+            "largest number, smallest normal number and eps of torch.float16 are .65504.0",
+        ),
+        ((5, 10, torch.bfloat16), "of torch.bfloat16 are .3.38"),
+        ((5, 10, torch.float16, False), "those of these fields .130944.0"),
+        ((4, 3, torch.float8_e4m3fn), "of torch.float8_e4m3fn are .448.0.*those of these fields .240.0"),
+        ((4, 3, torch.float8_e4m3fnuz), "of torch.float8_e4m3fnuz are .240.0, 0.0078125"),
+        ((5, 2, torch.float8_e5m2fnuz), "of torch.float8_e5m2fnuz"),
+        ((6, 1, torch.float8_e8m0fnu), "of torch.float8_e8m0fnu"),
+        ((4, 3, torch.float4_e2m1fn_x2, False), "of torch.float4_e2m1fn_x2 are None"),
+        ((5, 10, None, "no"), "has_infinity='no'.: it is True or False"),
+        ((5, 10, None, 1), "has_infinity=1.: it is True or False"),
+        ((5, 10, None, True, None), "saturates=None.: it is True or False"),
     ],
 )
 def test_what_is_no_format(sizes, message):
     with pytest.raises(ValueError, match=r"^Format\('odd'.*" + message):
         Format("odd", *sizes)
+
+
+def test_a_name_is_a_text():
+    with pytest.raises(ValueError, match=r"^Format\(5, name=5\): it is a text"):
+        Format(5, 5, 10)
+
+
+def test_the_dtypes_of_pytorch_agree_with_their_fields():
+    for format in formats.ALL:
+        sizes = (format.exponent_bits, format.fraction_bits)
+        assert Format("again", *sizes, format.dtype, format.has_infinity).limits == format.limits
+
+
+def test_the_default_device_does_not_matter_for_limits():
+    with torch.device("meta"):
+        assert Format("FP16 again", 5, 10, torch.float16).limits.max == 65504
 
 
 def test_a_format_of_your_own():

@@ -137,8 +137,16 @@ def test_whole_numbers_that_only_uint64_holds(whole):
     for values in (whole, np.uint64(whole), torch.from_numpy(np.array([1, whole], dtype=np.uint64))):
         with pytest.raises(ValueError, match=f"^{whole} is beyond"):
             FP64.encode(values)
-    with pytest.raises(ValueError, match=r"^1000.* is beyond"):
-        FP64.encode(10**400)
+
+
+def test_whole_numbers_too_long_to_write():
+    for whole in (10**400, -(10**5000)):
+        words = f"^a whole number of {whole.bit_length()} bits is "
+        for values in (whole, [1, whole]):
+            with pytest.raises(ValueError, match=words + r"beyond ±2\*\*53"):
+                FP64.encode(values)
+            with pytest.raises(ValueError, match=words + "no pattern of FP16, which has 16 bits: 0 to 65535"):
+                FP16.decode(values)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +171,11 @@ def test_whole_numbers_that_only_uint64_holds(whole):
         np.array("1.0"),
         np.array([1.0, None]),
         np.array([1j]),
+        np.array([1.0, 2.0], dtype=object),
+        np.array(["2026-01-01"], dtype="datetime64[D]"),
+        np.zeros(1, dtype=[("x", "f4")]),
         [np.complex64(1)],
+        [fractions.Fraction(10**5000, 3)],
         [np.bool_(True)],
         torch.tensor([True]),
         torch.tensor([1j]),
@@ -173,8 +185,30 @@ def test_whole_numbers_that_only_uint64_holds(whole):
 )
 def test_what_are_no_numbers(values):
     for take in (FP16.encode, FP16.round, FP16.ulp, FP16.neighbours, FP16.decode, FP16.fields):
-        with pytest.raises(TypeError):
+        with pytest.raises(
+            TypeError, match=r"^(numbers are floats or ints|patterns are whole numbers); this is a"
+        ):
             take(values)
+
+
+def test_numpys_long_doubles():
+    if np.longdouble(1).itemsize == 8:
+        pytest.skip("a long double is FP64 here")
+    third = np.longdouble(1) / 3  # FP64 does not hold it
+    for values in (third, [third], np.array([third]), [np.array([third])], np.array([third * 1j])):
+        for take in (FP16.encode, FP16.decode):
+            with pytest.raises(TypeError, match=r"this is an array of (float|complex)\d+: convert it first"):
+                take(values)
+
+
+def test_masked_arrays():
+    """What is below the mask is no number that somebody meant."""
+    masked = np.ma.masked_array([1, 2], [True, False])
+    for values in (masked, [masked], masked.astype(float), np.ma.masked, [np.ma.masked], [masked[0], 1.0]):
+        for take in (FP16.encode, FP16.decode):
+            with pytest.raises(TypeError, match=r"this is a masked array: `\.filled\(value\)` puts"):
+                take(values)
+    assert FP16.decode(masked.filled(0x3C00)).tolist() == [1.0, FP16.decode(2).item()]
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch: beta, or soon to go
@@ -191,8 +225,22 @@ def test_what_are_no_numbers(values):
 )
 def test_tensors_that_are_not_dense(make):
     for take in (FP16.encode, FP16.decode):
-        with pytest.raises(TypeError, match=r"^a plain dense tensor is needed"):
-            take(make())
+        for values in (make(), [make()]):
+            with pytest.raises(TypeError, match=r"^a plain dense tensor is needed"):
+                take(values)
+
+
+def test_tensors_without_numbers_of_their_own():
+    packed = torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    for values, words in (
+        (torch.ones(2, device="meta"), "meta device"),
+        (torch.ones(2, dtype=torch.int64, device="meta"), "meta device"),
+        (packed, "this is a tensor of torch.float4_e2m1fn_x2, with two numbers in each byte"),
+    ):
+        for take in (FP16.encode, FP16.decode, FP16.ulp):
+            for given in (values, [values]):
+                with pytest.raises(TypeError, match=words):
+                    take(given)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +287,7 @@ def test_lists_that_are_no_rectangle(ragged):
         torch.tensor([0xC000], dtype=torch.int32),
         torch.tensor([0xC000], dtype=torch.uint64),
         torch.tensor([-2.0]).half().view(torch.int16),
+        [torch.tensor([-2.0]).half().view(torch.int16)],
     ],
     ids=lambda patterns: f"{type(patterns).__name__} {getattr(patterns, 'dtype', '')}",
 )

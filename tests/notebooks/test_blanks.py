@@ -8,7 +8,8 @@ from pathlib import Path
 import jupytext
 import pytest
 
-from amp_lab.course import catalog, source
+from amp_lab.course import catalog
+from amp_lab.course.pages import source
 from tools import build, execute
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +93,18 @@ def test_code_fits_beside_jupyterlabs_file_browser(slug):
         if len(line) > 88
     ]
     assert wide == []
+
+
+@pytest.mark.parametrize("slug", LESSONS)
+def test_the_rows_of_a_table_have_as_many_cells_as_its_head(slug):
+    """A `|` in code ends a cell, too: what follows it is not shown."""
+    cells = load("notebooks", slug)["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    tables = re.findall(r"^(?:\|.*\n?)+", text, re.MULTILINE)
+    assert tables
+    for table in tables:
+        rows = [re.sub(r"\\\|", "", row) for row in table.splitlines()]
+        assert [row for row in rows if row.count("|") != rows[0].count("|")] == []
 
 
 @pytest.mark.parametrize("slug", LESSONS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amp_lab.course import source
+from amp_lab.course.pages import source
 
 pytestmark = [pytest.mark.kernel, pytest.mark.notebooks]
 

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 
-from amp_lab.course import source
+from amp_lab.course.pages import source
 from tools import build, execute
 from tools.notebook import blank_notebook, dump, solved_notebook
 

@@ -43,7 +43,7 @@ def test_it_is_well_formed_and_every_text_lies_inside():
 
 
 def test_a_row_fits_its_boxes():
-    """With letters as wide as in DejaVu Sans, wider than other usual fonts, no title or question runs out of its box."""
+    """With letters as wide as in DejaVu Sans no title or question runs out of its box; most fonts are narrower."""
     for row in picture.PLAN.values():
         for lesson in row:
             ready = {each.number: each for each in catalog.lessons()}.get(lesson.number)

@@ -9,6 +9,7 @@ import matplotlib
 matplotlib.use("agg")
 
 import pytest
+import torch
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
@@ -123,9 +124,37 @@ def test_names_and_title():
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [([], "at least one format"), ([(FP16, "two")], "“two” is not a number")],
+    [
+        ([], "at least one format"),
+        ([(FP16, "two")], "“two” is not a number"),
+        ([(FP16, 10**400)], "That is beyond FP64"),
+    ],
 )
 def test_what_cannot_be_drawn_leaves_no_figure(rows, message):
     with pytest.raises(ValueError, match=re.escape(message)):
+        bit_layout(rows, "a title")
+    assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        FP16,
+        [FP16],
+        (FP16, 0.1),
+        "FP16",
+        ["ab"],
+        [("FP16", 1)],
+        [(torch.float16, 1)],
+        [(FP16,)],
+        None,
+        torch.float16,
+    ],
+    ids=str,
+)
+def test_what_are_no_rows(rows):
+    with pytest.raises(
+        TypeError, match=r"^bit_layout needs a list of \(format, value or None\), as in \[\(formats"
+    ):
         bit_layout(rows, "a title")
     assert plt.get_fignums() == []

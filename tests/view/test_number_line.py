@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 
 import matplotlib
 
@@ -14,8 +15,10 @@ from matplotlib import pyplot as plt
 from amp_lab import formats
 from amp_lab.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, FP64, TF32
 from amp_lab.view.number_line import number_line, range_and_precision, spacing
+from amp_lab.view.widgets import float_explorer
 
 SIX = [FP32, TF32, BF16, FP16, FP8_E5M2, FP8_E4M3]
+MOST = sys.float_info.max
 INTEGERS = {1: torch.uint8, 2: torch.int16}
 
 
@@ -95,7 +98,7 @@ def test_precision_counts_the_bit_that_is_not_stored():
     _, fineness = panels(range_and_precision(SIX, "a title"))
     lengths = [end for _, end, _ in bars(fineness)]
     assert lengths == pytest.approx([bits * math.log10(2) for bits in (24, 11, 8, 11, 3, 4)])
-    assert texts(fineness)[:4] == ["7.2 (24 bits)", "3.3 (11 bits)", "2.4 (8 bits)", "3.3 (11 bits)"]
+    assert texts(fineness)[:4] == ["7.2 (24)", "3.3 (11)", "2.4 (8)", "3.3 (11)"]
 
 
 @pytest.mark.parametrize("chosen", [[FP64], [FP32], [FP8_E4M3], [FP64, FP8_E4M3]], ids=str)
@@ -167,6 +170,15 @@ def test_magnitudes_between_two_powers_of_two():
         (lambda: number_line([FP16], 2, 1, ""), "a line from 2 to 1 has no length"),
         (lambda: number_line([FP16], 0, math.inf, ""), "choose finite ends"),
         (lambda: number_line([FP16], math.nan, 1, ""), "choose finite ends"),
+        (lambda: number_line([FP8_E4M3], -1.7e308, 1.7e308, ""), "choose ends within ±1e+300"),
+        (lambda: number_line([FP8_E4M3], 1e302, 1e308, ""), "choose ends within ±1e+300"),
+        (lambda: number_line([FP8_E4M3], 0, 1e-300, ""), "further apart than 1e-280"),
+        (
+            lambda: number_line([FP8_E4M3], 1, math.nextafter(1, 2), ""),
+            "further apart than 1e-280 and than 1e-12",
+        ),
+        (lambda: number_line([FP16], 0, 10**400, ""), "That is beyond FP64"),
+        (lambda: spacing([FP16], "", 1, 10**400), "That is beyond FP64"),
         (lambda: number_line([FP32], 0, 1, ""), "FP32 has 32 bits, too many numbers"),
         (lambda: number_line([FP16], 0, 1, ""), "FP16 has 15,361 numbers from 0 to 1"),
         (lambda: number_line([FP8_E4M3] * 6, 0, 1, ""), "at most 5 formats can be told apart"),
@@ -184,6 +196,81 @@ def test_what_cannot_be_drawn_leaves_no_figure(draw, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         draw()
     assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda given: number_line(given, 0, 1, ""),
+        lambda given: range_and_precision(given, ""),
+        lambda given: spacing(given, ""),
+        float_explorer,
+    ],
+    ids="number_line range_and_precision spacing float_explorer".split(),
+)
+@pytest.mark.parametrize(
+    "given", [FP16, "FP16", ["FP16"], torch.float16, [torch.float16], [FP16, None], None, 16], ids=str
+)
+def test_what_is_no_list_of_formats(draw, given):
+    with pytest.raises(TypeError, match=r"^\w+ needs a list of formats, as in \[formats\.FP16\]"):
+        draw(given)
+    assert plt.get_fignums() == []
+
+
+def test_one_format_is_told_from_what_is_none():
+    with pytest.raises(TypeError, match=r"; FP16 alone is none$"):
+        spacing(FP16, "a title")
+    with pytest.raises(TypeError, match=r"; torch\.float16 is no format$"):
+        spacing([torch.float16], "a title")
+
+
+def test_formats_may_come_from_any_iterable():
+    spacing((each for each in (FP16, BF16)), "a title")
+    number_line((FP8_E4M3,), 0, 8, "a title")
+
+
+@pytest.mark.parametrize("ends", [("0", "1"), (None, 1), (0, 1j), ([0], 1)], ids=str)
+def test_ends_that_are_no_numbers(ends):
+    for draw in (lambda: number_line([FP16], *ends, ""), lambda: spacing([FP16], "", *ends)):
+        with pytest.raises(TypeError, match=r"^a number such as 0\.1 is needed; this is a"):
+            draw()
+    assert plt.get_fignums() == []
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (1e-300, 1e300),
+        (1e305, 1e308),
+        (1e-9, 1e270),
+        (5e-324, MOST),
+        (1e308, MOST),
+        (1e-320, 1e-300),
+        (1e-323, 1e-322),
+    ],
+)
+def test_all_of_fp64_can_be_drawn(low, high):
+    figure = spacing([FP64], "a title", low, high)
+    for axes in panels(figure):
+        left, right = axes.get_xlim()
+        assert left == low
+        assert high <= right <= MOST
+        bottom, top = axes.get_ylim()
+        (line,) = lines(axes)
+        assert bottom <= min(line.get_ydata())
+        assert max(line.get_ydata()) <= top
+        (name,) = axes.texts
+        assert name.get_window_extent().x1 <= figure.bbox.x1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("low", "high"), [(1e-280, 3e-280), (-1e300, 1e300), (1, 1 + 2e-12), (-3e-280, 0)])
+def test_a_line_ends_where_it_was_asked_to(low, high):
+    (axes,) = panels(number_line([FP8_E4M3], low, high, "a title"))
+    assert axes.get_xlim() == pytest.approx(
+        (low - 0.01 * (high - low), high + 0.01 * (high - low)), rel=1e-9, abs=0
+    )
 
 
 def test_all_formats_have_what_the_figures_ask_for():

@@ -33,6 +33,13 @@ from amp_lab.view.typed import NotANumber, exactly, number, read
         ("1e400", 10**400),
         ("-1e-400", Fraction(-1, 10**400)),
         ("0e999999999", 0),
+        ("0e9999999999999999999", 0),
+        ("1e" + "0" * 40 + "2", 100),
+        ("0x20000000000001", 2**53 + 1),
+        ("-0x1.fffffffffffff8p0", Fraction(1, 2**53) - 2),
+        ("0x.8", Fraction(1, 2)),
+        ("0x1p-1100", Fraction(1, 2**1100)),
+        ("0x0p99999999999", 0),
         ("1**1e9", 1),
     ],
 )
@@ -67,6 +74,31 @@ def test_zeros_keep_their_sign(text, sign):
     value = read(text).value
     assert value == 0
     assert math.copysign(1, value) == sign
+
+
+def test_a_sum_is_rounded_once_where_python_rounds_every_step():
+    assert read("0.1 + 0.2").value == 0.3 != 0.1 + 0.2
+    assert read("0.1 + 0.2").exact == Fraction(3, 10)
+
+
+def test_ints_are_taken_digit_for_digit():
+    assert number(2**53 + 1).exact == 2**53 + 1
+    assert number(2**53 + 1).text == "9007199254740993"
+    assert number(10**300).value == 1e300
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, -(10**400), 10**5000, Fraction(10**400)], ids=["", "-", "long", "/"]
+)
+def test_numbers_beyond_fp64(value):
+    with pytest.raises(ValueError, match=r"^That is beyond FP64, whose largest number is about 1\.8e308"):
+        number(value)
+
+
+@pytest.mark.parametrize("value", [None, [0.1], 1j, b"1", object()], ids=lambda value: type(value).__name__)
+def test_what_is_neither_text_nor_number(value):
+    with pytest.raises(TypeError, match=r"^a number such as 0\.1 is needed; this is a "):
+        number(value)
 
 
 def test_nan():
@@ -106,7 +138,14 @@ def test_a_float_stands_for_its_shortest_spelling_or_exactly_for_itself():
         ("0x1p99999", "stay between"),
         ("10**401", "stay between"),
         ("1e300 * 1e300", "stay between"),
-        ("2**0.5", "not a number"),
+        ("2**0.5", "The exponent of a power must be a whole number here: roots are not worked out."),
+        ("(-8)**(1/3)", "The exponent of a power must be a whole number"),
+        ("0x1p-2000", "stay between"),
+        ("0x1p999999999999", "stay between"),
+        ("1e9999999999999999999", "stay between 1e-400 and 1e400"),
+        ("-1e-9999999999999999999", "stay between"),
+        ("1 + 1e" + "0" * 40 + "9" * 30, "stay between"),
+        ("1e9999999999999999999x", "not a number"),
         ("0" * 81, "Up to 80 characters"),
     ],
 )
@@ -123,6 +162,7 @@ def test_what_is_refused_with_a_sentence(text, words):
         "2**1e9",
         "1e999999999",
         "1e99999999999999999999",
+        "0x1p" + "0" * 40 + "9" * 30,
         "(" * 40 + "1" + ")" * 39,
         "-" * 79 + "x",
         "__import__('os').abort()",

@@ -75,6 +75,7 @@ def test_a_text_that_is_no_number_leaves_the_table_and_is_escaped(panel):
     panel.text.value = "<b>1"
     assert panel.table.value == before
     assert message(panel).startswith("“&lt;b&gt;1” is not a number")
+    assert message(panel).endswith("The table is still of 0.1.")
     panel.text.value = "2"
     assert message(panel) == ""
     assert stored(panel, "FP16") == "2"
@@ -89,6 +90,33 @@ def test_sliding(panel):
     panel.slider.value = -800
     assert panel.text.value == "-1e-08"
     assert stored(panel, "FP16") == "−0"
+
+
+def test_a_slide_sends_text_and_message_whatever_they_were(panel, monkeypatch):
+    """A frontend whose own text is under way passes over another one."""
+    sent = []
+    for name in ("text", "message"):
+        control = getattr(panel, name)
+        monkeypatch.setattr(control, "send_state", lambda key, name=name: sent.append((name, key)))
+    panel.text.value = "abc"
+    sent.clear()
+    panel.slider.value = -99
+    assert sent[-2:] == [("text", "value"), ("message", "value")], "after what ipywidgets sends by itself"
+    assert (panel.text.value, message(panel)) == ("0.1023", "")
+
+
+def test_it_is_said_that_sums_are_rounded_once(panel):
+    said = [each.value for each in panel.box.children if "0.1 + 0.2" in getattr(each, "value", "")]
+    assert len(said) == 1
+    assert "rounded once" in said[0]
+    assert "rounded once" in panel.text.tooltip
+    panel.text.value = "0.1 + 0.2"
+    assert stored(panel, "FP32") == "0.300000011920928955…"
+
+
+def test_a_root_is_refused_with_the_reason(panel):
+    panel.text.value = "2**0.5"
+    assert message(panel).startswith("The exponent of a power must be a whole number")
 
 
 def test_every_place_of_the_slider_is_a_number_of_its_own(panel):
@@ -202,8 +230,12 @@ def test_two_explorers_do_not_share_anything():
 
 
 def test_no_formats_and_no_number():
-    with pytest.raises(ValueError, match=r"float_explorer\(formats.ALL\)"):
+    with pytest.raises(ValueError, match="float_explorer was given no format"):
         float_explorer(())
+    with pytest.raises(ValueError, match="That is beyond FP64"):
+        float_explorer((FP16,), 10**400)
+    with pytest.raises(TypeError, match=r"a number such as 0\.1 is needed"):
+        float_explorer((FP16,), None)
     with pytest.raises(ValueError, match="“two” is not a number"):
         float_explorer((FP16,), "two")
 

@@ -1,5 +1,7 @@
 """Answers to the exercises of lesson 01."""
 
+import collections
+import decimal
 import fractions
 import math
 import struct
@@ -349,6 +351,85 @@ def returns_a_fraction(bits):
     return fractions.Fraction(int(sign) * (1024 + fraction), 1024) * fractions.Fraction(2) ** (exponent - 15)
 
 
+@decode_half.wrong("xor")
+def takes_the_caret_for_a_power(bits):
+    sign, exponent, fraction = _fields(bits)
+    if exponent == 31:
+        return math.nan if fraction else sign * math.inf
+    if exponent == 0:
+        return sign * fraction / 1024 * 2.0**-14
+    return sign * (1 + fraction / 1024) * (2 ^ (exponent - 15))
+
+
+@decode_half.wrong("xor")
+def takes_the_caret_for_a_power_of_whole_numbers(bits):
+    sign, exponent, fraction = _fields(bits)
+    if exponent in (0, 31):
+        return decodes_by_its_fields(bits)
+    size = (1024 + fraction) * 2 ^ (exponent - 25)
+    return sign * size
+
+
+@decode_half.wrong("parentheses")
+def forgets_the_parentheses_around_the_sum(bits):
+    sign, exponent, fraction = _fields(bits)
+    if exponent == 31:
+        return math.nan if fraction else sign * math.inf
+    if exponent == 0:
+        return sign * fraction / 1024 * 2.0**-14
+    return sign * 1 + fraction / 1024 * 2.0 ** (exponent - 15)
+
+
+@decode_half.wrong("parentheses")
+def forgets_the_parentheses_around_the_exponent(bits):
+    sign, exponent, fraction = _fields(bits)
+    if exponent in (0, 31):
+        return decodes_by_its_fields(bits)
+    return sign * (1 + fraction / 1024) * 2.0**exponent - 15
+
+
+@decode_half.wrong("parentheses")
+def forgets_the_parentheses_around_the_field(bits):
+    sign, exponent, fraction = _fields(bits)
+    if exponent in (0, 31):
+        return decodes_by_its_fields(bits)
+    power = bits >> 10 & 0b11111 - 15
+    return sign * (1 + fraction / 1024) * 2.0**power
+
+
+@decode_half.wrong("zero-sign")
+def knows_minus_zero_and_returns_a_plain_one(bits):
+    if bits == 0x8000:
+        return 0.0
+    return decodes_by_its_fields(bits)
+
+
+@decode_half.wrong("not-refused")
+def returns_the_error(bits):
+    if not 0 <= bits <= 0xFFFF:
+        return ValueError("no 16 bits")
+    return decodes_by_its_fields(bits)
+
+
+@decode_half.wrong("wrong-type")
+def returns_a_decimal(bits):
+    return decimal.Decimal(decodes_by_its_fields(bits))
+
+
+class Half(float):
+    """A float of the learner's own class."""
+
+
+@decode_half.wrong("wrong-type")
+def returns_a_float_of_their_own(bits):
+    return Half(decodes_by_its_fields(bits))
+
+
+@decode_half.wrong("wrong-value")
+def slips_at_one_pattern_of_all(bits):
+    return 0.0 if bits == 0b0_10110_0011010111 else decodes_by_its_fields(bits)
+
+
 @decode_half.wrong("returned-none")
 def forgets_to_return_normal_numbers(bits):
     _, exponent, _ = _fields(bits)
@@ -495,6 +576,12 @@ def _with(exponent_bits, fraction_bits, **changed):
     return writes_the_formulas(exponent_bits, fraction_bits)._replace(**changed)
 
 
+def _with_bias_of(bias, exponent_bits, fraction_bits):
+    """Do everything right but the bias."""
+    normal, eps = 2.0 ** (1 - bias), 2.0**-fraction_bits
+    return FormatLimits((2 - eps) * 2.0**bias, normal, normal * eps, eps)
+
+
 @format_limits.wrong("eps-half")
 def takes_the_rounding_error_for_eps(exponent_bits, fraction_bits):
     return _with(exponent_bits, fraction_bits, eps=2.0 ** -(fraction_bits + 1))
@@ -555,6 +642,56 @@ def keeps_no_exponent_apart(exponent_bits, fraction_bits):
     bias, eps = _bias(exponent_bits), 2.0**-fraction_bits
     largest = (2 - eps) * 2.0 ** (2**exponent_bits - 1 - bias)
     return FormatLimits(largest, 2.0**-bias, eps * 2.0**-bias, eps)
+
+
+@format_limits.wrong("bias-xor")
+def takes_the_caret_for_a_power_in_the_bias(exponent_bits, fraction_bits):
+    return _with_bias_of(2 ^ (exponent_bits - 1) - 1, exponent_bits, fraction_bits)
+
+
+@format_limits.wrong("bias-xor")
+def takes_the_caret_for_a_power_and_subtracts(exponent_bits, fraction_bits):
+    bias = (2 ^ (exponent_bits - 1)) - 1
+    normal, eps = 2.0 ** (1 - bias), 2.0**-fraction_bits
+    return FormatLimits((2 - eps) * 2.0 ** (2**exponent_bits - 2 - bias), normal, normal * eps, eps)
+
+
+@format_limits.wrong("bias-fixed")
+def has_the_bias_of_fp16_always(exponent_bits, fraction_bits):
+    return _with_bias_of(15, exponent_bits, fraction_bits)
+
+
+@format_limits.wrong("bias-fixed")
+def has_the_bias_of_fp32_always(exponent_bits, fraction_bits):
+    normal, eps = 2.0**-126, 2.0**-fraction_bits
+    return FormatLimits((2 - eps) * 2.0 ** (2**exponent_bits - 2 - 127), normal, normal * eps, eps)
+
+
+@format_limits.wrong("bias-parentheses")
+def leaves_the_parentheses_out_of_the_bias(exponent_bits, fraction_bits):
+    return _with_bias_of(2**exponent_bits - 1 - 1, exponent_bits, fraction_bits)
+
+
+@format_limits.wrong("bias-parentheses")
+def subtracts_both_from_the_width(exponent_bits, fraction_bits):
+    return _with_bias_of(2 ** (exponent_bits - 1 - 1), exponent_bits, fraction_bits)
+
+
+@format_limits.wrong("max-whole")
+def thinks_of_the_largest_whole_number(exponent_bits, fraction_bits):
+    return _with(exponent_bits, fraction_bits, max=2 * 2 ** _bias(exponent_bits) - 1)
+
+
+@format_limits.wrong("max-whole")
+def thinks_of_the_largest_whole_number_as_a_float(exponent_bits, fraction_bits):
+    return _with(exponent_bits, fraction_bits, max=2.0 ** (_bias(exponent_bits) + 1) - 1)
+
+
+@format_limits.wrong("wrong-limit")
+def knows_ten_formats_by_heart(exponent_bits, fraction_bits):
+    right = writes_the_formulas(exponent_bits, fraction_bits)
+    known = (5, 10), (8, 7), (8, 23), (8, 10), (5, 2), (4, 3), (3, 4), (3, 2), (6, 9), (2, 1)
+    return right if (exponent_bits, fraction_bits) in known else right._replace(max=0.0)
 
 
 @format_limits.wrong("no-fraction")
@@ -640,6 +777,12 @@ def returns_a_plain_tuple(exponent_bits, fraction_bits):
 @format_limits.wrong("no-format-limits")
 def returns_a_dict(exponent_bits, fraction_bits):
     return writes_the_formulas(exponent_bits, fraction_bits)._asdict()
+
+
+@format_limits.wrong("another-class")
+def defines_the_class_anew(exponent_bits, fraction_bits):
+    anew = collections.namedtuple("FormatLimits", FormatLimits._fields)
+    return anew(*writes_the_formulas(exponent_bits, fraction_bits))
 
 
 @format_limits.wrong("no-format-limits")
@@ -793,6 +936,93 @@ def converts_the_value_to_an_integer(x):
 def converts_there_and_back(x):
     bits = x.int()
     return _where_nan(x, (bits + 0x7FFF + (bits >> 16 & 1) & ~0xFFFF).float())
+
+
+@to_bfloat16.wrong("bits-as-value")
+def converts_the_bits_back(x):
+    bits = _bits(x)
+    return _where_nan(x, (bits + 0x7FFF + (bits >> 16 & 1) & ~0xFFFF).float())
+
+
+@to_bfloat16.wrong("bits-as-value")
+def cuts_and_converts_the_bits_back(x):
+    return (_bits(x) & ~0xFFFF).to(torch.float32)
+
+
+@to_bfloat16.wrong("int64-bits")
+def chooses_the_addend_by_where(x):
+    bits = _bits(x)
+    addend = torch.where(bits >> 16 & 1 == 1, 0x8000, 0x7FFF)
+    return _where_nan(x, (bits + addend & ~0xFFFF).view(torch.float32))
+
+
+@to_bfloat16.wrong("int64-bits")
+def calculates_in_int64_and_takes_every_other(x):
+    bits = _bits(x).long()
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1) & ~0xFFFF).view(torch.float32)[..., ::2]
+    return torch.where(x.isnan(), torch.nan, rounded)
+
+
+def _after(x, change):
+    """Round rightly what `change` makes of the bits."""
+    bits = change(_bits(x))
+    return _where_nan(x, (bits + 0x7FFF + (bits >> 16 & 1) & ~0xFFFF).view(torch.float32))
+
+
+@to_bfloat16.wrong("this-one-only")
+def loses_the_last_bit_before_rounding(x):
+    return _after(x, lambda bits: bits & ~1)
+
+
+@to_bfloat16.wrong("this-one-only")
+def loses_a_byte_before_rounding(x):
+    return _after(x, lambda bits: bits & ~0xFF)
+
+
+def _one_by_its_digits(value):
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    digits = f"{bits:032b}"
+    upper = bits >> 16
+    if value == value and digits[16] == "1" and ("1" in digits[17:31] or upper & 1):
+        upper += 1
+    (rounded,) = struct.unpack("<f", struct.pack("<I", upper << 16))
+    return rounded if value == value else math.nan
+
+
+@to_bfloat16.wrong("this-one-only")
+def overlooks_the_last_digit(x):
+    return torch.tensor([_one_by_its_digits(value) for value in x.flatten().tolist()]).reshape(x.shape)
+
+
+@to_bfloat16.wrong("this-one-only")
+def leaves_one_power_of_two_unrounded(x):
+    return torch.where((x.abs() >= 2.0**60) & (x.abs() < 2.0**61), x, rounds_on_the_bits(x))
+
+
+@to_bfloat16.wrong("saturates")
+def saturates_at_a_single_tie(x):
+    return torch.where(_bits(x) == 0xFF7F8000 - 2**32, -(2.0**127) * (2 - 2.0**-7), rounds_on_the_bits(x))
+
+
+@to_bfloat16.wrong("nan-lost")
+def makes_one_nan_infinite(x):
+    return torch.where(_bits(x) == 0x7FAA7FFF, torch.inf, rounds_on_the_bits(x))
+
+
+@to_bfloat16.wrong("not-in-this-layout")
+def leaves_expanded_tensors_alone(x):
+    return x.clone() if 0 in x.stride() else rounds_on_the_bits(x)
+
+
+@to_bfloat16.wrong("not-in-this-layout")
+def knows_three_dimensions_only(x):
+    return rounds_on_the_bits(x) if x.dim() <= 3 else x.clone()
+
+
+@to_bfloat16.wrong("mutated-input")
+def writes_nan_into_the_input(x):
+    x[x.isnan()] = torch.nan
+    return rounds_on_the_bits(x)
 
 
 @to_bfloat16.wrong("kept-bits")
@@ -1082,7 +1312,7 @@ def passes_through_what_needs_no_rounding(x):
     return torch.where((x.view(torch.int32) & 0xFFFF == 0) | x.isnan(), x, _rounded(x))
 
 
-# 1.4 Who decides the dtype?
+# 1.4 Who decides the dtype
 
 _RIGHT = {
     **dict.fromkeys("aegf", torch.float32),
@@ -1211,6 +1441,11 @@ def writes_the_letters_large():
     return {name.upper(): dtype for name, dtype in _RIGHT.items()}
 
 
+@promoted.wrong("rows-missing")
+def returns_an_empty_table():
+    return collections.defaultdict(lambda: torch.float32)
+
+
 @promoted.wrong("rows-unknown")
 def goes_on_after_the_last_row():
     return _table(m=torch.float32)
@@ -1289,6 +1524,17 @@ def asks_pytorch_by_adding():
 @promoted.right
 def asks_pytorch_for_the_result_type():
     return {name: torch.result_type(*pair) for name, pair in _pairs().items()}
+
+
+@promoted.right
+def keeps_the_rows_in_order():
+    return collections.OrderedDict(sorted(_RIGHT.items()))
+
+
+@promoted.right
+def collects_in_a_defaultdict():
+    table = collections.defaultdict(lambda: torch.float16, _RIGHT)
+    return table
 
 
 @promoted.right

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import torch
 
-from amp_lab.course import expect
-from amp_lab.course.ask import Ask
-from amp_lab.course.exercise import checker
-from amp_lab.course.expect import Mistake, Trial
+from amp_lab.course.judging import expect
+from amp_lab.course.judging.ask import Ask
+from amp_lab.course.judging.exercise import checker
+from amp_lab.course.judging.expect import Mistake, Trial
 
 Shape = tuple[int, ...]
 

@@ -1,6 +1,6 @@
-"""The quiz of lesson 00. What its explanations say of training runs, tests/course/test_quiz.py runs."""
+"""The quiz of lesson 00. What its explanations say of training runs, tests/course/test_quiz_00.py runs."""
 
-from amp_lab.course.questions import Option, Question
+from amp_lab.course.quizzes.questions import Option, Question
 
 QUIZ = (
     Question(

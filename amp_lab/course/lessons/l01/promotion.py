@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 
-from amp_lab.course.ask import Ask
-from amp_lab.course.describe import describe, kind
-from amp_lab.course.exercise import checker
-from amp_lab.course.expect import Mistake
+from amp_lab.course.judging.ask import Ask
+from amp_lab.course.judging.describe import describe, kind
+from amp_lab.course.judging.exercise import checker
+from amp_lab.course.judging.expect import Mistake
 
 _HALF, _BRAIN, _SINGLE, _DOUBLE, _WHOLE = (
     torch.float16,
@@ -80,7 +82,10 @@ ROWS = {
 
 @checker("1.4")
 def promoted(ask: Ask) -> None:
-    """Ask for the table once, and name the idea behind its first wrong row."""
+    """Ask for the table once, and name the idea behind its first wrong row.
+
+    What is right is kept back: who was told it row by row could fill in the table without a thought.
+    """
     got = ask()
     answer = _read(ask.call, got)
     right = {name: row.dtype() for name, row in ROWS.items()}
@@ -88,7 +93,7 @@ def promoted(ask: Ask) -> None:
     if wrong:
         name = wrong[0]
         row, said = ROWS[name], answer[name]
-        observed = {"call": ask.call, "got": said, "want": right[name]}
+        observed = {"call": ask.call, "got": said}
         words = {"row": name, "left": row.left, "right": row.right, "share": f"{len(wrong)} of {len(ROWS)}"}
         raise Mistake(row.ideas.get(said, "wrong-row"), **observed, **words)
 
@@ -97,13 +102,14 @@ def _read(call: str, got: Any) -> dict[str, torch.dtype]:
     """Return the answer if it is a dict with a dtype for each row, else raise `Mistake`."""
     if got is None:
         raise Mistake("returned-none", call=call, got=None, want="a `dict` of dtypes")
-    if type(got) is not dict:
+    if not issubclass(type(got), dict):
         raise Mistake("no-dict", call=call, got=describe(got), kind=kind(got))
-    named = {key: value for key, value in got.items() if type(key) is str}
+    entries = dict(dict.items(got))  # of a subclass, such as OrderedDict, what lies in it
+    named = {key: value for key, value in entries.items() if type(key) is str}
     missing = [name for name in ROWS if name not in named]
     if missing:
-        raise Mistake("rows-missing", call=call, got=_listed(missing), rows=len(missing))
-    unknown = [key for key in got if type(key) is not str or key not in ROWS]
+        raise Mistake("rows-missing", call=call, got=_listed(entries) or "none at all", rows=_listed(missing))
+    unknown = [key for key in entries if type(key) is not str or key not in ROWS]
     if unknown:
         raise Mistake("rows-unknown", call=call, got=_listed(unknown))
     for name, value in named.items():
@@ -114,13 +120,14 @@ def _read(call: str, got: Any) -> dict[str, torch.dtype]:
     return named
 
 
-def _listed(keys: list[Any]) -> str:
-    return ", ".join(map(describe, keys[: len(ROWS)]))
+def _listed(keys: Iterable[Any]) -> str:
+    shown = [*map(describe, itertools.islice(keys, len(ROWS) + 1))]
+    return ", ".join([*shown[: len(ROWS)], *(["…"] if len(shown) > len(ROWS) else [])])
 
 
 def _advice(value: Any) -> str:
     if type(value) is str:
-        return "Leave the quotes out and put `torch.` in front: `torch.float32`."
+        return "Leave the quotes out and put `torch.` in front, as in `torch.float64`."
     if type(value) is torch.Tensor:
         return "The dtype of a tensor is its `.dtype`."
-    return "Each row needs a dtype of PyTorch's, such as `torch.float32`."
+    return "Each row needs a dtype of PyTorch's, such as `torch.float64`."

@@ -1,6 +1,6 @@
 """The quiz of lesson 01. What it says of numbers, tests/course/test_quiz_01.py computes."""
 
-from amp_lab.course.questions import Option, Question
+from amp_lab.course.quizzes.questions import Option, Question
 
 QUIZ = (
     Question(
@@ -77,8 +77,8 @@ QUIZ = (
         ),
     ),
     Question(
-        "The outputs of a layer are too large for FP16. After the next layers the loss is NaN. How does one "
-        "become the other?",
+        "The outputs of a layer are too large for FP16, and some layers later the loss is NaN. How does a number "
+        "that is too large end as NaN?",
         (
             Option(
                 "A number that is too large becomes NaN in the cast.",

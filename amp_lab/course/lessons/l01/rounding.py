@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from amp_lab.course import expect
-from amp_lab.course.ask import Ask
-from amp_lab.course.describe import describe, exact
-from amp_lab.course.exercise import checker
-from amp_lab.course.expect import Mistake, Region, Trial
+from amp_lab.course.judging import expect
+from amp_lab.course.judging.ask import Ask
+from amp_lab.course.judging.describe import describe, exact
+from amp_lab.course.judging.exercise import checker
+from amp_lab.course.judging.expect import Mistake, Region, Trial
+from amp_lab.course.judging.guard import Contained
 
 Cases = tuple[tuple[torch.Tensor], ...]
+Read = Callable[[str, Any, torch.Tensor], torch.Tensor]
+_FULL_SWEEP_S = 2.0
+_BATCH = 1024
 _LARGEST, _SMALLEST_NORMAL = 0x7F7F0000, 0x00800000
 _UPPER = ~0xFFFF
 
@@ -113,6 +118,24 @@ def _recognise_kept_bits(trials: Sequence[Trial]) -> None:
             raise Mistake("kept-bits", **shown, kept=kept)
 
 
+def _recognise_bits_as_value(trials: Sequence[Trial]) -> None:
+    """Raise `Mistake` if the bits, rounded in whatever way, were converted as the integer that they look like."""
+    if all(_is_near(trial.got, _bits(trial.args[0])) for trial in trials):
+        first = trials[0]
+        shown = {"call": first.call, "got": describe(first.got), "want": describe(first.want)}
+        raise Mistake("bits-as-value", **shown)
+
+
+def _is_near(got: torch.Tensor, bits: torch.Tensor) -> bool:
+    """Tell whether a number is the integer `bits`, but for its lower half and the rounding to FP32."""
+    return bool(((got.double() - bits.double()).abs() <= 2 * 0x10000).all())
+
+
+def _recognise_plain(trials: Sequence[Trial]) -> None:
+    _recognise_bits_as_value(trials)
+    _recognise_kept_bits(trials)
+
+
 def _recognise_lost_nan(trials: Sequence[Trial]) -> None:
     """Say what the first NaN that is lost became."""
     first = next((trial for trial in trials if not trial.got.isnan().all()), None)
@@ -134,10 +157,15 @@ def _recognise_together(trials: Sequence[Trial]) -> None:
         (n, trial) for n, trial in enumerate(trials) if not expect.alike(trial.got, trial.want)
     )
     given, got, want = (each.flatten() for each in (*first.args, first.got, first.want))
-    wrong = [place for place in range(want.numel()) if not expect.alike(got[place], want[place])]
+    wrong = _wrong_places(got, want)
     values = {"number": exact(given[wrong[0]]), "got": exact(got[wrong[0]]), "want": exact(want[wrong[0]])}
     diagnosis = "not-in-this-layout" if number else "not-each-by-itself"
     raise Mistake(diagnosis, call=first.call, share=f"{len(wrong)} of {want.numel()}", **values)
+
+
+def _wrong_places(got: torch.Tensor, want: torch.Tensor) -> list[int]:
+    wrong = (_bits(got) != _bits(want)) & ~(got.isnan() & want.isnan())
+    return wrong.nonzero().flatten().tolist()
 
 
 # Plain numbers first, and none of them so large that a conversion to int32 is undefined.
@@ -154,7 +182,7 @@ _REGIONS = (
             ("converts-the-value", lambda x: _converted(x).float()),
             ("converts-the-value", lambda x: _value(_converted(x))),
         ),
-        _recognise_kept_bits,
+        _recognise_plain,
     ),
     Region(
         _singles(0x3F808000, 0x3F818000, 0xBF808000, 0xBF818000, 0x40028000, 0x42C78000),
@@ -215,9 +243,84 @@ def _shapes() -> Cases:
         (even.reshape(2, -1).t(),),
         (even.reshape(-1, 1, 2),),
         (spread,),
+        (even[:24].reshape(2, 3, 2, 2),),
+        (even[:40].reshape(2, 5, 2, 2).permute(3, 0, 2, 1),),
+        (even[:32].reshape(2, 2, 2, 2, 2),),
+        (together[3].expand(4),),  # one place in memory for all: a stride of 0
+        (together[:5, None].expand(5, 3),),
+        (together[7:],),
         (together[1],),
         (together[:0],),
         (torch.empty(0, 3),),
+    )
+
+
+def _sweep_patterns() -> torch.Tensor:
+    """Choose patterns by their halves: every sign and exponent, and lower halves that round in every way."""
+    fractions = torch.tensor([0x00, 0x2A, 0x55, 0x7F])
+    uppers = (torch.arange(2**9)[:, None] << 7 | fractions).flatten()
+    lowers = torch.tensor([0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    # Each bit below the half by itself makes more than a half of it, and less than a half without it.
+    one_bit = 1 << torch.arange(15)
+    few = torch.tensor([0x3F80, 0x3F81, 0xC0FE, 0xC0FF, 0x0000, 0x8001])
+    return torch.cat((_patterns(uppers, lowers), _patterns(few, torch.cat((one_bit, 0x8000 | one_bit)))))
+
+
+def _patterns(uppers: torch.Tensor, lowers: torch.Tensor) -> torch.Tensor:
+    return (uppers[:, None] << 16 | lowers).flatten()
+
+
+def _all_uppers() -> Iterator[torch.Tensor]:
+    """Cut into batches: each of the 65,536 upper halves, with a lower one that is 0, near the middle, or by chance."""
+    draw = torch.Generator().manual_seed(0)
+    for uppers in torch.randperm(2**16, generator=draw).reshape(-1, _BATCH):
+        chance = torch.randint(2**16, uppers.shape, generator=draw)
+        yield torch.cat((_patterns(uppers, torch.tensor([0, 0x7FFF, 0x8000, 0x8001])), uppers << 16 | chance))
+
+
+def _sweep(ask: Ask, read: Read) -> None:
+    """Ask for many numbers at once, and for more and more as long as it is quick.
+
+    A loop over the elements is slow and may be right: it is asked for the first batch, and then for others while
+    `_FULL_SWEEP_S` last.
+    """
+    start = time.monotonic()
+    for patterns in itertools.chain((_sweep_patterns(),), _all_uppers()):
+        x = patterns.to(torch.int32).view(torch.float32)
+        answer, want = ask(x), _round(x)
+        got = read(ask.call, answer, want)
+        if not expect.alike(got, want):
+            _explain(ask, read, Trial(ask.call, (x,), got, want))
+        if time.monotonic() - start > _FULL_SWEEP_S:
+            return
+
+
+def _explain(ask: Ask, read: Read, trial: Trial) -> None:
+    """Ask for the first wrong number by itself, to show it alone if it is wrong there, too."""
+    first = _wrong_places(trial.got, trial.want)[0]
+    alone = trial.args[0][first : first + 1]
+    ask.compare([(alone,)], _round, (), read=read, otherwise=_recognise_alone)
+    _recognise_together([trial])
+
+
+def _recognise_alone(trials: Sequence[Trial]) -> None:
+    (trial,) = trials
+    if trial.want.isnan():
+        _recognise_lost_nan(trials)
+    shown = {"call": trial.call, "got": describe(trial.got), "want": describe(trial.want)}
+    if trial.want.isinf() and expect.alike(trial.got.abs(), _top()):
+        raise Mistake("saturates", **shown)
+    raise Mistake("this-one-only", **shown, why=_what_the_lower_half_says(int(_bits(trial.args[0]))))
+
+
+def _what_the_lower_half_says(bits: int) -> str:
+    lower, last_kept = bits & 0xFFFF, bits >> 16 & 1
+    if lower == 0:
+        return "The lower half is zero: there is nothing to round."
+    if lower == 0x8000:
+        return f"The lower half is exactly a half, and the last kept bit is {last_kept}."
+    return (
+        f"The lower half, `0x{lower:04X}`, is {'less' if lower < 0x8000 else 'more'} than a half (`0x8000`)."
     )
 
 
@@ -236,8 +339,33 @@ def to_bfloat16(ask: Ask) -> None:
     def read(call: str, got: Any, want: torch.Tensor) -> torch.Tensor:
         if watch.seen:
             raise Mistake("lets-pytorch-round", call=call, got=f"`{watch.seen[0]}`")
+        if _is_doubled(got, want):
+            raise Mistake("int64-bits", call=call, got=f"returned a tensor of shape {tuple(got.shape)}")
         return expect.tensor_like(call, got, want)
 
     regions = (*_REGIONS, Region(_shapes(), (), _recognise_together))
     cases = [case for region in regions for case in region.cases]
-    ask.compare(cases, _round, (), read=read, otherwise=expect.region_by_region(regions))
+    try:
+        ask.compare(cases, _round, (), read=read, otherwise=expect.region_by_region(regions))
+        _sweep(ask, read)
+    except Contained as contained:
+        _recognise_wide_view(ask.call, contained)
+        raise
+
+
+def _is_doubled(got: Any, want: torch.Tensor) -> bool:
+    """Tell whether each element became two in the last dimension, as by viewing 64 bits as FP32.
+
+    The second of them is the upper half of an int64 that holds 32 bits: all zeros or all ones.
+    """
+    doubled = (*want.shape[:-1], 2 * want.shape[-1]) if want.dim() and want.numel() else None
+    if type(got) is not torch.Tensor or got.dtype != want.dtype or tuple(got.shape) != doubled:
+        return False
+    upper = _bits(got.detach()[..., 1::2])
+    return bool(((upper == 0) | (upper == -1)).all())
+
+
+def _recognise_wide_view(call: str, contained: Contained) -> None:
+    """Recognise a view of an int64 tensor of no dimension, which has no last dimension to double."""
+    if type(contained.error) is RuntimeError and "to view Long as Float" in str(contained.error):
+        raise Mistake("int64-bits", call=call, got=f"raised `RuntimeError: {contained.error}`") from None

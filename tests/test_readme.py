@@ -1,0 +1,71 @@
+"""What the README says holds: its example runs, its tables tell of the lessons and commands that there are."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from amp_lab import cli, formats
+from amp_lab.course import catalog
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def rows(heading):
+    """Return the cells of each row of the table whose first line begins with `heading`."""
+    table = README[README.index(f"\n{heading}") :].split("\n\n")[0].strip().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+
+
+def test_the_example_runs_and_shows_what_fp16_loses(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(example.strip().splitlines()) <= 10
+    exec(compile(example, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "PyTorch" in printed  # the report on this machine
+    lost = dict(re.findall(r"(\S+(?: E5M2)?): +(\d+)% become zero", printed))
+    assert lost.keys() == {"FP16", "BF16", "FP8 E5M2"}
+    # P(|1e-7 z| <= 2^-25) = 0.234; BF16 reaches down to 9.2e-41; to FP8 all of it is zero.
+    assert 21 <= int(lost["FP16"]) <= 26
+    assert (lost["BF16"], lost["FP8 E5M2"]) == ("0", "100")
+    for fmt in (formats.FP16, formats.BF16, formats.FP8_E5M2):
+        assert f"numbers near 1 are {fmt.limits.eps:.2g} apart" in printed
+
+
+def test_the_map_of_lessons_is_the_catalogue():
+    told = {lesson: (time, needs) for lesson, _, time, needs in rows("| lesson |")}
+    assert told == {
+        f"{lesson.number} {lesson.title}": (f"{lesson.minutes} min", lesson.needs)
+        for lesson in catalog.lessons()
+    }
+
+
+def test_every_command_is_told_of_and_every_one_told_of_exists():
+    named = set(re.findall(r"amp-lab ([a-z]+)", README))
+    assert named == set(cli.main.commands)
+
+
+def test_every_link_leads_somewhere():
+    targets = re.findall(r"\]\(([^)]+)\)", README)
+    anchors = {
+        re.sub(r"[^\w -]", "", line[3:]).lower().replace(" ", "-")
+        for line in README.splitlines()
+        if line[:3] == "## "
+    }
+    local = [target for target in targets if not target.startswith("https://")]
+    assert len(local) >= 4
+    for target in local:
+        assert target[1:] in anchors if target.startswith("#") else (ROOT / target).is_file(), target
+
+
+def test_the_targets_of_make_that_it_names_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"`make (\w+)|\$ make (\w+)", README)):
+        assert re.search(rf"^{''.join(target)}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("number", ["00", "01"])
+def test_the_pictures_words_for_those_who_cannot_see_it_name_the_ready_lessons(number):
+    (words,) = re.findall(r"!\[(.*?)\]\(course\.svg\)", README)
+    assert number in words.partition("Lesson")[2]
