@@ -272,9 +272,9 @@ def _blank(path: Path) -> bytes:
     try:
         return disk.read(path)
     except OSError as error:
-        raise WorkspaceError(
-            f"cannot read the course's {path} ({error.strerror}): get the checkout again"
-        ) from None
+        is_locked = isinstance(error, PermissionError)
+        advice = disk.in_words(error).advice if is_locked else "get the checkout again"
+        raise WorkspaceError(f"cannot read the course's {path} ({error.strerror}): {advice}") from None
 
 
 def _need_file(root: Path, slug: str) -> None:

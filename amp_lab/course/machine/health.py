@@ -352,12 +352,10 @@ def course(root: Path) -> Iterator[Finding]:
 def records(root: Path) -> Iterator[Finding]:
     """Can it be read what was done, and what the copies were made from?"""
     state = root / "work" / ".amp-lab"
-    for path in (
-        *(state / name for name in ("origin.json", "progress.jsonl", "lock")),
-        *workspace.all_kept_blanks(root),
-    ):
+    records = [state / name for name in ("origin.json", "progress.jsonl", "lock")]
+    for path in (*records, state / "blanks", *workspace.all_kept_blanks(root)):
         try:
-            disk_files.read(path)
+            os.listdir(path) if path.name == "blanks" else disk_files.read(path)
         except FileNotFoundError:
             continue
         except OSError as error:

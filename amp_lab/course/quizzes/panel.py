@@ -49,9 +49,8 @@ class QuestionPanel:
         self.box = w.VBox([text, *rows, self.explanation])
 
     def _pick(self, picked: int, _: object) -> None:
-        option, letter, button = (
-            each[picked] for each in (self._question.options, self._question.letters, self.buttons)
-        )
+        letter, option = self._question.lettered[picked]
+        button = self.buttons[picked]
         sign, style = ("✓", "success") if option.right else ("✗", "danger")
         button.description, button.button_style = f"{letter} {sign}", style
         verdict = "Right." if option.right else "Not right."

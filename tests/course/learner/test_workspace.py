@@ -507,3 +507,29 @@ def test_killed_while_starting_over(root, page, action):
         page.write_bytes(work)
     assert page.read_bytes() != work
     assert kept(root) == [work]
+
+
+def test_a_course_file_that_is_locked_or_gone_has_the_advice_that_fits(root, monkeypatch):
+    path = root / "notebooks" / PAGE
+
+    def locked(each):
+        raise PermissionError(errno.EACCES, "Permission denied", str(each))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace.disk, "read", locked)
+        with pytest.raises(
+            WorkspaceError, match=r"cannot read the course's .*: make this file readable .*chmod u"
+        ):
+            workspace.course_page(root, "00_start_here")
+    path.unlink()
+    with pytest.raises(WorkspaceError, match=r"cannot read the course's .*: get the checkout again$"):
+        workspace.course_page(root, "00_start_here")
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_lock_that_is_no_file_is_one_line(root, page, make):
+    lock = root / "work" / ".amp-lab" / "lock"
+    lock.unlink()
+    make(lock)
+    with pytest.raises(WorkspaceError, match=r"lock: .*; .*rename"):
+        reset_lesson(root, "00_start_here")

@@ -355,6 +355,15 @@ def test_a_record_that_cannot_be_read(root, name):
     assert problem.advice
 
 
+def test_kept_blanks_that_cannot_be_listed(root):
+    blanks = root / "work" / ".amp-lab" / "blanks"
+    blanks.rename(root / "elsewhere")
+    assert list(health.records(root)) == []
+    blanks.touch()
+    (problem,) = health.records(root)
+    assert problem.said == f"{blanks}: Not a directory"
+
+
 def test_a_question_that_the_system_refuses_is_a_finding(root, monkeypatch):
     def refused(path):
         raise PermissionError(13, "Permission denied", str(path))
