@@ -89,7 +89,8 @@ def as_float(value: Any) -> float:
 
 def exactly(value: float) -> Number:
     """Take a float for precisely what it is, digit for digit."""
-    return Number(repr(value), value, Fraction(value) if math.isfinite(value) else None)
+    text = repr(value).removesuffix(".0")  # a whole number is written as one types it
+    return Number(text, value, Fraction(value) if math.isfinite(value) else None)
 
 
 def read(text: str) -> Number:

@@ -53,7 +53,7 @@ def test_a_healthy_course(root, quick):
         "copies",
         "time limits",
     ):
-        assert re.search(f"^ok       {what}: ", done.output, re.MULTILINE), what
+        assert re.search(f"^ok       {what}:", done.output, re.MULTILINE), what
 
 
 def test_it_changes_nothing(root, quick):

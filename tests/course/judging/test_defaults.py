@@ -12,6 +12,7 @@ import torch
 from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.defaults import as_after_import
 from amp_lab.course.judging.exercise import judge
+from amp_lab.course.judging.restore import put_back
 from tests.course.probe import DOUBLE
 
 
@@ -69,9 +70,10 @@ SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 @pytest.fixture(params=SETTINGS)
 def setting(request: pytest.FixtureRequest) -> Iterator[str]:
     change, undo = SETTINGS[request.param]
-    change()
-    yield request.param
-    undo()
+    with put_back():  # `undo` leaves the switches of the libraries at "ieee", which is not where they were
+        change()
+        yield request.param
+        undo()
 
 
 def test_a_check_starts_from_the_defaults_and_leaves_what_was_set(setting: str) -> None:
