@@ -261,6 +261,9 @@ check("0.1", tensor_bytes)
 # `amp-lab reset 00`. It asks first and keeps a dated backup of what was saved. Then choose *File → Reload Notebook from Disk*; should
 # JupyterLab speak of a changed file, *Revert* shows you the fresh page.
 #
+# **What is done?** In the same terminal `amp-lab progress` shows which exercises are done and what comes next, and
+# `amp-lab check 00` runs your saved page from the top and judges it once more.
+#
 # **What a check cannot stop:** one long call inside compiled code, a function that calls itself for ever and catches the error that
 # Python raises then, memory that runs out, a crash of Python itself. If a cell shows `[*]` for more than half a minute, choose **Kernel → Restart Kernel…** and run the page again from the top. Your text stays.
 

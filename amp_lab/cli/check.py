@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from amp_lab.cli.asking import lesson_called
+from amp_lab.cli.update import tell_of_new_text
 from amp_lab.course.catalog import Lesson
 from amp_lab.course.learner import workspace
 
@@ -89,9 +90,7 @@ def _check(lessons: Sequence[str], timeout: float) -> int:
         raise click.ClickException(f"{sys.executable} has no nbval: run `make lab` in {root}")
     with screen() as out:
         reports = list(_told(root, asked, timeout, out))
-    for lesson in updating.news(root).changed:
-        if lesson in asked:
-            click.echo(f"The course has a new text of lesson {lesson.number}: amp-lab update {lesson.number}")
+    tell_of_new_text(root, asked)
     for line in _how_to_go_on(reports):
         click.echo(line)
     return _status(reports)

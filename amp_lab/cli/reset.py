@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from amp_lab.cli.asking import agreed, lesson_called
-from amp_lab.cli.update import tell_brought_over
+from amp_lab.cli.update import tell_brought_over, tell_of_new_text
 from amp_lab.course import catalog
 from amp_lab.course.learner import progress, workspace
 
@@ -48,6 +48,7 @@ def reset(name: str, yes: bool) -> None:
         _tell(what, page, backup)
     if opened:
         click.echo(f"For `amp-lab progress` open again: {', '.join(opened)}.")
+    tell_of_new_text(root, [lesson])
 
 
 def _tell(what: str, page: Path, backup: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,15 @@ def _tell_of_the_rest(root: Path, has_told: bool) -> None:
         click.echo(
             f"There is nothing to update: no lesson is in {root / 'work'} yet; `amp-lab lab` copies them."
         )
+
+
+def tell_of_new_text(root: Path, lessons: Collection[Lesson]) -> None:
+    """Say of each lesson whether the course has a newer text of it than the copy."""
+    from amp_lab.course.learner import updating
+
+    for lesson in updating.news(root).changed:
+        if lesson in lessons:
+            click.echo(f"The course has a new text of lesson {lesson.number}: amp-lab update {lesson.number}")
 
 
 def tell_brought_over(root: Path) -> tuple[Brought, ...]:

@@ -157,3 +157,12 @@ def test_a_lesson_with_another_file_name(root, copies, arguments, monkeypatch):
     assert ANSWER in sources(cells.parse(page.read_bytes()))
     assert (copies / "01_formats.ipynb").exists()
     assert "another file name" not in run(*arguments).output
+
+
+def test_a_reset_on_the_old_text_says_that_there_is_a_new_one(root, copies):
+    """The exercise is the new one then, and the text around it the old one."""
+    publish(root, NEW)
+    assert (
+        "The course has a new text of lesson 01: amp-lab update 01\n" in run("reset", "1.1", "--yes").output
+    )
+    assert "new text" not in run("reset", "01", "--yes").output

@@ -103,6 +103,7 @@ def test_wrong_answer_gets_its_diagnosis(exercise_id: str, name: str) -> None:
     assert type(verdict) is Wrong, verdict.text
     assert verdict.diagnosis == diagnosis, verdict.text
     assert str(verdict.observed["got"]) in verdict.sentence
+    assert str(verdict.observed["got"]) != str(verdict.observed.get("want")), "it shows what is right"
     assert verdict.observed["call"] in verdict.sentence
     hint = catalog.exercise(exercise_id).diagnosis(diagnosis).hint
     assert verdict.advice == ("" if hint is None else f'For a hint, run `hint("{exercise_id}", {hint})`.')

@@ -127,15 +127,20 @@ def recognise(
     function of the same arguments, and it is the one if it gives exactly what the learner's code gave in every trial.
     If none does, `otherwise` may raise what it can make of the trials; at last the first wrong one is shown as it is.
     """
-    wrong = [trial for trial in trials if not alike(trial.got, trial.want)]
-    if not wrong:
+    if all(alike(trial.got, trial.want) for trial in trials):
         return
-    shown = {"call": wrong[0].call, "got": describe(wrong[0].got), "want": describe(wrong[0].want)}
+    shown = first_wrong(trials)
     for diagnosis, answer in misconceptions:
         if all(alike(trial.got, answer(*trial.args)) for trial in trials):
             raise Mistake(diagnosis, **shown)
     otherwise(trials)
     raise Mistake("wrong-value", **shown)
+
+
+def first_wrong(trials: Sequence[Trial]) -> dict[str, str]:
+    """Return what a sentence shows, `call`, `got` and `want`, of the first trial that can be seen to be wrong."""
+    trial = next(trial for trial in trials if not alike(trial.got, trial.want))
+    return {"call": trial.call, "got": describe(trial.got), "want": describe(trial.want)}
 
 
 def whole_number(call: str, got: Any, want: int) -> int:

@@ -93,7 +93,7 @@ def _recognise_slip(trials: Sequence[Trial]) -> None:
     """Raise `Mistake` if everything that came back is what a formula gives that lacks parentheses, say."""
     for diagnosis, formula, slip in _SLIPS:
         if all(alike(trial.got, slip(*_fields(*trial.args))) for trial in trials):
-            raise Mistake(diagnosis, **_shown(trials[0]), formula=formula)
+            raise Mistake(diagnosis, **expect.first_wrong(trials), formula=formula)
 
 
 def _fields(bits: int) -> tuple[float, int, float]:
@@ -108,24 +108,19 @@ def _recognise_formula(trials: Sequence[Trial]) -> None:
 def _recognise_bias(trials: Sequence[Trial]) -> None:
     k = _by_power_of_two(trials)
     if k is not None:
-        raise Mistake("bias", **_shown(trials[0]), bias=15 - k)
+        raise Mistake("bias", **expect.first_wrong(trials), bias=15 - k)
 
 
 def _recognise_exponent(trials: Sequence[Trial]) -> None:
     k = _by_power_of_two(trials)
     if k is not None:
-        raise Mistake("subnormal-exponent", **_shown(trials[0]), exponent=k - 14)
+        raise Mistake("subnormal-exponent", **expect.first_wrong(trials), exponent=k - 14)
 
 
 def _recognise_some_nans(trials: Sequence[Trial]) -> None:
     """Raise `Mistake` if NaN is seen in some of its patterns and not in others."""
-    wrong = [trial for trial in trials if not alike(trial.got, trial.want)]
-    if len(wrong) < len(trials):
-        raise Mistake("some-nans", **_shown(wrong[0]))
-
-
-def _shown(trial: Trial) -> dict[str, str]:
-    return {"call": trial.call, "got": describe(trial.got), "want": describe(trial.want)}
+    if any(alike(trial.got, trial.want) for trial in trials):
+        raise Mistake("some-nans", **expect.first_wrong(trials))
 
 
 # Plain patterns first: what is wrong with all numbers must not be taken for something about subnormals.

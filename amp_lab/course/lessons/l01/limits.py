@@ -124,8 +124,8 @@ def _judge_biases(trials: Sequence[Trial]) -> None:
     seen = [(trial.got.max, trial.got.smallest_normal) for trial in trials]
     for diagnosis, bias, formula in _BIASES:
         if seen in (_with_bias(trials, bias, from_field=True), _with_bias(trials, bias, from_field=False)):
-            shown = {"call": _of(trials[0], "max"), "got": trials[0].got.max, "want": trials[0].want.max}
-            raise Mistake(diagnosis, **shown, formula=formula)
+            of_max = [_one_limit(trial, "max") for trial in trials]
+            raise Mistake(diagnosis, **expect.first_wrong(of_max), formula=formula)
 
 
 def _with_bias(
@@ -155,5 +155,4 @@ def _of(trial: Trial, name: str) -> str:
 
 
 def _show(trials: Sequence[Trial]) -> None:
-    wrong = next(trial for trial in trials if trial.got != trial.want)
-    raise Mistake("wrong-limit", call=wrong.call, got=describe(wrong.got), want=describe(wrong.want))
+    raise Mistake("wrong-limit", **expect.first_wrong(trials))

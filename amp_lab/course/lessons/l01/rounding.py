@@ -113,17 +113,13 @@ def _kept(x: torch.Tensor, kept: int, *, rounded: bool) -> torch.Tensor:
 def _recognise_kept_bits(trials: Sequence[Trial]) -> None:
     for kept, rounded in itertools.product((*range(1, 7), *range(8, 23)), (True, False)):
         if all(expect.alike(trial.got, _kept(trial.args[0], kept, rounded=rounded)) for trial in trials):
-            first = next(trial for trial in trials if not expect.alike(trial.got, trial.want))
-            shown = {"call": first.call, "got": describe(first.got), "want": describe(first.want)}
-            raise Mistake("kept-bits", **shown, kept=kept)
+            raise Mistake("kept-bits", **expect.first_wrong(trials), kept=kept)
 
 
 def _recognise_bits_as_value(trials: Sequence[Trial]) -> None:
     """Raise `Mistake` if the bits, rounded in whatever way, were converted as the integer that they look like."""
     if all(_is_near(trial.got, _bits(trial.args[0])) for trial in trials):
-        first = trials[0]
-        shown = {"call": first.call, "got": describe(first.got), "want": describe(first.want)}
-        raise Mistake("bits-as-value", **shown)
+        raise Mistake("bits-as-value", **expect.first_wrong(trials))
 
 
 def _is_near(got: torch.Tensor, bits: torch.Tensor) -> bool:
