@@ -59,7 +59,7 @@ def number(value: float | str) -> Number:
         return read(value)
     if isinstance(value, Integral) and abs(value) < 10 ** (_LONGEST - 1):
         return read(str(int(value)))  # not by way of float, which has no 2**53 + 1
-    return read(repr(as_float(value)))
+    return read(_shortest(as_float(value)))
 
 
 def as_float(value: Any) -> float:
@@ -89,8 +89,12 @@ def as_float(value: Any) -> float:
 
 def exactly(value: float) -> Number:
     """Take a float for precisely what it is, digit for digit."""
-    text = repr(value).removesuffix(".0")  # a whole number is written as one types it
-    return Number(text, value, Fraction(value) if math.isfinite(value) else None)
+    return Number(_shortest(value), value, Fraction(value) if math.isfinite(value) else None)
+
+
+def _shortest(value: float) -> str:
+    """Write a float as one types it: "2050" where Python has "2050.0"."""
+    return repr(value).removesuffix(".0")
 
 
 def read(text: str) -> Number:
