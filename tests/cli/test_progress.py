@@ -14,7 +14,7 @@ from amp_lab.course import catalog
 from amp_lab.course.learner import progress, workspace
 from tests.cli.running import run
 from tests.cli.two_lessons import LESSONS, publish, save, two_lessons
-from tests.course.pages.test_merging import NEW, OLD, edited
+from tests.course.pages.sample_pages import NEW, OLD, edited
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from amp_lab.course.learner import workspace
 from amp_lab.course.pages import cells
 from tests.cli.running import run
 from tests.cli.two_lessons import LESSONS, publish, save, two_lessons
-from tests.course.pages.test_merging import ANSWER, NEW, OLD, code, edited, page, source, sources, stub
+from tests.course.pages.sample_pages import ANSWER, NEW, OLD, code, edited, page, source, sources, stub
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from amp_lab.course import catalog
 from amp_lab.course.pages import cells
-from tests.course.pages.test_merging import OLD
+from tests.course.pages.sample_pages import OLD
 
 
 def exercise(name, minutes):

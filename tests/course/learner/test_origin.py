@@ -8,7 +8,7 @@ import pytest
 from amp_lab.course.learner import updating, workspace
 from amp_lab.course.pages import cells
 from tests.course.learner.test_updating import PAGE, SLUG, changed, publish, root, save, saved
-from tests.course.pages.test_merging import (
+from tests.course.pages.sample_pages import (
     ANSWER,
     NEW,
     OLD,

@@ -10,7 +10,7 @@ from amp_lab.course.learner.renaming import bring_over, renamed
 from amp_lab.course.learner.workspace import WorkspaceError, copy_blanks
 from amp_lab.course.pages import cells
 from tests.course.learner.test_updating import OTHER, PAGE, SLUG, lesson, publish, root, save
-from tests.course.pages.test_merging import ANSWER, NEW, OLD, check, edited, page, sources, stub, text
+from tests.course.pages.sample_pages import ANSWER, NEW, OLD, check, edited, page, sources, stub, text
 
 __all__ = ["root"]
 

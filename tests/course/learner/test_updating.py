@@ -22,7 +22,7 @@ from amp_lab.course.learner.workspace import (
     reset_lesson,
 )
 from amp_lab.course.pages import cells
-from tests.course.pages.test_merging import (
+from tests.course.pages.sample_pages import (
     ANSWER,
     NEW,
     OLD,

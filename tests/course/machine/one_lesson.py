@@ -5,7 +5,7 @@ from importlib import metadata
 from amp_lab.course import catalog
 from amp_lab.course.learner import workspace
 from amp_lab.course.pages import cells
-from tests.course.pages.test_merging import OLD
+from tests.course.pages.sample_pages import OLD
 
 SLUG = "01_formats"
 

@@ -19,7 +19,7 @@ from amp_lab.course.learner import workspace
 from amp_lab.course.machine import health
 from amp_lab.course.pages import cells
 from tests.course.machine.one_lesson import SLUG, one_lesson
-from tests.course.pages.test_merging import NEW
+from tests.course.pages.sample_pages import NEW
 
 REPOSITORY = Path(__file__).parents[3]
 
