@@ -136,8 +136,7 @@ def _recognise_lost_nan(trials: Sequence[Trial]) -> None:
     """Say what the first NaN that is lost became."""
     first = next((trial for trial in trials if not trial.got.isnan().all()), None)
     if first is not None:
-        shown = {"call": first.call, "got": describe(first.got), "want": describe(first.want)}
-        raise Mistake(_what_became_of_nan(first.args[0], first.got), **shown)
+        raise Mistake(_what_became_of_nan(first.args[0], first.got), **expect.first_wrong([first]))
 
 
 def _what_became_of_nan(x: torch.Tensor, got: torch.Tensor) -> str:
@@ -303,7 +302,7 @@ def _recognise_alone(trials: Sequence[Trial]) -> None:
     (trial,) = trials
     if trial.want.isnan():
         _recognise_lost_nan(trials)
-    shown = {"call": trial.call, "got": describe(trial.got), "want": describe(trial.want)}
+    shown = expect.first_wrong(trials)
     if trial.want.isinf() and expect.alike(trial.got.abs(), _top()):
         raise Mistake("saturates", **shown)
     raise Mistake("this-one-only", **shown, why=_what_the_lower_half_says(int(_bits(trial.args[0]))))
