@@ -1,7 +1,7 @@
 # Everything happens in .venv, which tools/setup.sh makes and keeps up to date.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab quick test build nbval cuda clean
+.PHONY: help lab quick test build nbval bench soak cuda clean
 
 # Set for another Python, it breaks the one in .venv.
 unexport PYTHONHOME
@@ -37,6 +37,14 @@ build: ## make the notebooks and course.svg; runs what changed in solutions/*.py
 nbval: ## run every notebook and compare its outputs with the stored ones
 	@sh tools/setup.sh test
 	@$(BIN)/python -m pytest tests/notebooks
+
+bench: ## what the code costs beside its peers; dated JSON in benchmarks/results (NAMES='scaler_step')
+	@sh tools/setup.sh test
+	@$(BIN)/python -m benchmarks $(NAMES)
+
+soak: ## the long trials; minutes, dated JSON in benchmarks/results
+	@sh tools/setup.sh test
+	@$(BIN)/python -m pytest -m soak tests/soak
 
 cuda: ## what only a CUDA machine can show; no .venv, no network (PYTHON=python3 RESULTS=dir)
 	@"$(or $(PYTHON),python3)" tools/cuda.py --results "$(RESULTS)"

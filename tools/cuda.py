@@ -30,6 +30,8 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 WHOLE_RUN_S = 450
 TAIL_CHARACTERS = 20_000
+# The comparisons of benchmarks/ in which a GPU has a part.
+BENCHMARKS = ("scaler_step", "gradient_report")
 PACKAGES = ("torch", "numpy", "scikit-learn", "matplotlib", "ipywidgets", "ipykernel", "nbval", "pytest")
 
 
@@ -69,8 +71,8 @@ class Outcome:
         return f"{self.name}: {self.fault or 'ok'}{counts}, {self.seconds:.0f} s"
 
 
-def parts(root: Path) -> list[Part]:
-    """Return the parts in the order of their worth, as the time may run out."""
+def parts(root: Path, results: Path) -> list[Part]:
+    """Return the parts in the order of their worth, as the time may run out; benchmarks write to `results`."""
     # Another machine's libraries may warn where ours do not: there, results count and warnings are only shown.
     pytest = (sys.executable, "-m", "pytest", "-v", "-W", "default", "-p", "no:cacheprovider")
     strict = (
@@ -78,19 +80,11 @@ def parts(root: Path) -> list[Part]:
         *("--nbval-sanitize-with", "tests/notebooks/sanitize.cfg"),
     )
     solutions = sorted(str(path.relative_to(root)) for path in root.glob("solutions/*.ipynb"))
-    benchmarks = sorted(root.glob("benchmarks/bench_*.py"))
+    benchmarks = (sys.executable, "-m", "benchmarks", *BENCHMARKS, "--results", str(results))
     return [
         Part("tests", (*pytest, "tests/cuda"), limit_s=150),
         Part("notebooks", (*pytest, *strict, *solutions), limit_s=200),
-        *(
-            Part(
-                path.stem,
-                (sys.executable, str(path.relative_to(root))),
-                100 / len(benchmarks),
-                is_pytest=False,
-            )
-            for path in benchmarks
-        ),
+        Part("benchmarks", benchmarks, limit_s=100, is_pytest=False),
     ]
 
 
@@ -212,7 +206,6 @@ def run_all(todo: Sequence[Part], results: Path, root: Path) -> bool:
     """Run the parts, write RESULTS/cuda-<time>.json after each, and say whether all went well."""
     deadline = time.monotonic() + WHOLE_RUN_S
     report = describe_run()
-    notes = [] if any(not part.is_pytest for part in todo) else ["no benchmarks yet"]
     file = results / f"cuda-{report['started'].replace(':', '').replace('+0000', 'Z')}.json"
     outcomes: list[Outcome] = []
     for part in todo:
@@ -221,13 +214,12 @@ def run_all(todo: Sequence[Part], results: Path, root: Path) -> bool:
         complete = len(outcomes) == len(todo)
         record = {
             **report,
-            "notes": notes,
             "complete": complete,
             "parts": [asdict(each) for each in outcomes],
         }
         write_json(file, record)
         print(outcome, *([outcome.output_tail] if outcome.fault else []), sep="\n", flush=True)
-    print(*notes, f"written: {file}", sep="\n")
+    print(f"written: {file}")
     return "error" not in report["machine"] and not any(outcome.fault for outcome in outcomes)
 
 
@@ -248,7 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if why_not:
         print(f"nothing was run: {why_not}", file=sys.stderr)
         return 1
-    return 0 if run_all(parts(ROOT), results.resolve(), ROOT) else 1
+    results = results.resolve()
+    return 0 if run_all(parts(ROOT, results), results, ROOT) else 1
 
 
 if __name__ == "__main__":

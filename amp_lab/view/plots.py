@@ -20,11 +20,15 @@ _STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#999999", "linewidth": 6.0},
     {"color": COLOURS["orange"], "linewidth": 2.0},
     {"color": COLOURS["blue"], "linewidth": 2.0, "linestyle": (0, (4, 3))},
+    {"color": COLOURS["green"], "linewidth": 2.0, "linestyle": (0, (1, 1.5))},
+    {"color": COLOURS["pink"], "linewidth": 2.0, "linestyle": (0, (6, 2, 1, 2))},
 )
 
 
-def loss_curves(losses: Mapping[str, Iterable[float] | torch.Tensor], title: str) -> Figure:
-    """Draw the training loss of up to three runs against the step, the loss on a logarithmic axis.
+def loss_curves(
+    losses: Mapping[str, Iterable[float] | torch.Tensor], title: str, loss: str = "cross-entropy"
+) -> Figure:
+    """Draw the training loss of up to five runs against the step, the loss on a logarithmic axis.
 
     A cross marks the step, counted from 0, at which a loss is NaN or inf for the first time.
 
@@ -32,9 +36,10 @@ def loss_curves(losses: Mapping[str, Iterable[float] | torch.Tensor], title: str
         losses: for each run its name and its loss at every step: a list, an array, or a tensor of any dtype and
             device; the first is drawn as a wide grey line.
         title: what the picture says.
+        loss: what kind of loss it is; written at its axis.
 
     Raises:
-        ValueError: for no run, for more than three, and for a run that is not a series of numbers or has none
+        ValueError: for no run, for more than five, and for a run that is not a series of numbers or has none
             that can be shown: neither a positive one nor NaN or inf.
     """
     if not 1 <= len(losses) <= len(_STYLES):
@@ -42,9 +47,9 @@ def loss_curves(losses: Mapping[str, Iterable[float] | torch.Tensor], title: str
             f"loss_curves draws 1 to {len(_STYLES)} runs so that they can be told apart; it was given {len(losses)}"
         )
     # Before there is a figure: a notebook would show it, empty, below the error.
-    runs = {name: _numbers(name, loss) for name, loss in losses.items()}
+    runs = {name: _numbers(name, run) for name, run in losses.items()}
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    axes.set(yscale="log", xlabel="training step", ylabel="training loss (cross-entropy)", title=title)
+    axes.set(yscale="log", xlabel="training step", ylabel=f"training loss ({loss})", title=title)
     lines = [_draw(axes, run, style) for run, style in zip(runs.values(), _STYLES, strict=False)]
     last = max(map(len, runs.values())) - 1
     margin = 0.05 * last or 1.0

@@ -26,6 +26,8 @@ CHROMIUM_ARGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# The page in front has its kernel.
+_READY = "window.jupyterapp.shell.currentWidget.sessionContext.ready"
 
 
 def chromium() -> str:
@@ -98,13 +100,18 @@ def browser_page(address: str) -> Iterator[Page]:
             page = browser.new_page(viewport={"width": 1280, "height": 1000})
             page.goto(address)
             page.wait_for_selector(f"{SHOWN_PANEL} .jp-Cell", timeout=90_000)
-            page.evaluate(
-                "async () => { const app = window.jupyterapp; await app.restored;"
-                " await app.shell.currentWidget.sessionContext.ready; }"
-            )
+            page.evaluate("window.jupyterapp.restored")
+            page.evaluate(_READY)
             yield page
         finally:
             browser.close()
+
+
+def open_page(page: Page, path: str) -> None:
+    """Open another notebook of the folder that JupyterLab shows; returns when its kernel is there."""
+    page.evaluate(f"window.jupyterapp.commands.execute('docmanager:open', {{path: {path!r}}})")
+    page.wait_for_selector(f'.jp-NotebookPanel:not(.lm-mod-hidden):has(.jp-Cell)', timeout=90_000)
+    page.evaluate(_READY)
 
 
 def run_all(page: Page) -> None:

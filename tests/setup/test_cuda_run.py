@@ -144,7 +144,6 @@ def test_the_file_is_whole_after_each_part(folder, monkeypatch, capsys):
     first, last = written
     assert ([part["name"] for part in first["parts"]], first["complete"]) == (["passing"], False)
     assert ([part["name"] for part in last["parts"]], last["complete"]) == (["passing", "failing"], True)
-    assert last["notes"] == ["no benchmarks yet"]
     assert last["machine"]["facts"]["torch"]["version"] == last["versions"]["torch"] == torch.__version__
     (file,) = (folder / "results").iterdir()
     printed = capsys.readouterr().out
@@ -155,7 +154,7 @@ def test_the_file_is_whole_after_each_part(folder, monkeypatch, capsys):
 
 def test_a_run_without_fault_succeeds(folder, monkeypatch):
     monkeypatch.setattr(cuda, "refusal", lambda: "")
-    monkeypatch.setattr(cuda, "parts", lambda root: [small("passing")])
+    monkeypatch.setattr(cuda, "parts", lambda *_: [small("passing")])
     monkeypatch.setattr(cuda, "ROOT", folder)
     assert cuda.main(["--results", str(folder / "results")]) == 0
 
@@ -200,21 +199,18 @@ def test_make_cuda_makes_no_venv(tmp_path):
 
 
 def test_the_real_parts_fit_into_eight_minutes():
-    parts = cuda.parts(ROOT)
-    assert [part.name for part in parts[:2]] == ["tests", "notebooks"]
+    parts = cuda.parts(ROOT, ROOT)
+    assert [part.name for part in parts] == ["tests", "notebooks", "benchmarks"]
     assert cuda.WHOLE_RUN_S < 8 * 60
     assert sum(part.limit_s for part in parts) <= cuda.WHOLE_RUN_S
 
 
-def test_benchmarks_are_found_and_share_their_time(tmp_path):
-    (tmp_path / "benchmarks").mkdir()
-    for name in ["bench_a.py", "bench_b.py", "shared.py"]:
-        (tmp_path / "benchmarks" / name).touch()
-    found = cuda.parts(tmp_path)[2:]
-    assert [(part.name, part.limit_s, part.is_pytest) for part in found] == [
-        ("bench_a", 50, False),
-        ("bench_b", 50, False),
-    ]
+def test_its_benchmarks_exist_and_write_beside_the_other_results(tmp_path):
+    *_, last = cuda.parts(ROOT, tmp_path)
+    command = [*last.command, "--quick", "--help"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert set(cuda.BENCHMARKS) <= set(re.findall(r"\w+", told))
+    assert last.command[-2:] == ("--results", str(tmp_path))
 
 
 def test_a_package_named_cuda_is_not_hidden_by_the_script(tmp_path):

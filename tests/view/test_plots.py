@@ -57,6 +57,17 @@ def test_three_runs():
     assert list(curves(axes)[0].get_ydata()) == FALLING
     assert len({line.get_color() for line in axes.lines}) == 3
     assert crosses(axes) == []
+    assert axes.get_ylabel() == "training loss (cross-entropy)"
+
+
+def test_five_runs_can_be_told_apart_without_their_colours():
+    figure = loss_curves(dict.fromkeys("abcde", FALLING), "a title", "mean squared error")
+    looks = {
+        (line.get_linestyle(), line.get_linewidth(), str(line._dash_pattern)) for line in figure.axes[0].lines
+    }
+    assert len(looks) == 5
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 5
+    assert figure.axes[0].get_ylabel() == "training loss (mean squared error)"
 
 
 @pytest.mark.parametrize(
@@ -111,8 +122,8 @@ def test_every_kind_of_series(run):
 @pytest.mark.parametrize(
     ("losses", "message"),
     [
-        ({}, "1 to 3 runs so that they can be told apart; it was given 0"),
-        (dict.fromkeys("abcd", FALLING), "it was given 4"),
+        ({}, "1 to 5 runs so that they can be told apart; it was given 0"),
+        (dict.fromkeys("abcdef", FALLING), "it was given 6"),
         ({"a": FALLING, "b": []}, "the losses of 'b' are empty: append the loss of every step"),
         ({"b": torch.tensor([])}, "the losses of 'b' are empty"),
         ({"b": [0.0, 0.0]}, "no loss of 'b' is positive (the largest is 0)"),
