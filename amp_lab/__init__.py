@@ -9,14 +9,28 @@ import importlib
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "describe_device", "formats"]
+__all__ = [
+    "DynamicLossScaler",
+    "StaticLossScaler",
+    "__version__",
+    "describe_device",
+    "formats",
+    "gradient_report",
+]
 
 # A type checker reads these imports, and would take any name for granted if it saw __getattr__.
 if TYPE_CHECKING:
     from amp_lab import formats
     from amp_lab.device import describe_device
+    from amp_lab.scaling import DynamicLossScaler, StaticLossScaler
+    from amp_lab.watching.gradients import gradient_report
 else:
-    _HOMES = {"describe_device": "amp_lab.device"}
+    _HOMES = {
+        "DynamicLossScaler": "amp_lab.scaling",
+        "StaticLossScaler": "amp_lab.scaling",
+        "describe_device": "amp_lab.device",
+        "gradient_report": "amp_lab.watching.gradients",
+    }
     _SUBMODULES = {"formats"}
 
     def __getattr__(name: str) -> object:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from amp_lab import cli, formats
 from amp_lab.course import catalog
@@ -19,7 +20,7 @@ def rows(heading):
 
 
 def test_the_example_runs_and_shows_what_fp16_loses(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    example, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(example.strip().splitlines()) <= 10
     exec(compile(example, "README.md", "exec"), {})
     printed = capsys.readouterr().out
@@ -31,6 +32,19 @@ def test_the_example_runs_and_shows_what_fp16_loses(capsys):
     assert (lost["BF16"], lost["FP8 E5M2"]) == ("0", "100")
     for fmt in (formats.FP16, formats.BF16, formats.FP8_E5M2):
         assert f"numbers near 1 are {fmt.limits.eps:.2g} apart" in printed
+
+
+def test_the_example_of_a_loop_skips_first_and_steps_then(capsys):
+    _, example = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    torch.manual_seed(0)
+    exec(compile(example, "README.md", "exec"), {})
+    first, *others, history = re.findall(
+        r"^(?:skipped|stepped|History).*", capsys.readouterr().out, re.MULTILINE
+    )
+    assert first.startswith("skipped at loss scale 16,777,216")
+    assert "infinit" in first
+    assert others[-1].startswith("stepped at loss scale")
+    assert history.startswith("History: 10 steps")
 
 
 def test_the_map_of_lessons_is_the_catalogue():
@@ -65,7 +79,7 @@ def test_the_targets_of_make_that_it_names_exist():
         assert re.search(rf"^{''.join(target)}:", makefile, re.MULTILINE), target
 
 
-@pytest.mark.parametrize("number", ["00", "01"])
+@pytest.mark.parametrize("number", [lesson.number for lesson in catalog.lessons()])
 def test_the_pictures_words_for_those_who_cannot_see_it_name_the_ready_lessons(number):
     (words,) = re.findall(r"!\[(.*?)\]\(course\.svg\)", README)
     assert number in words.partition("Lesson")[2]

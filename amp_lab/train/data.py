@@ -34,3 +34,24 @@ def digits(count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         )
     images = torch.as_tensor(data[:count], dtype=torch.float32) / 16
     return images, torch.as_tensor(target[:count], dtype=torch.int64)
+
+
+def noisy_digits(noise: float = 0.5, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the digits under random noise, and as they were: what a denoiser sees, and what it should say.
+
+    Args:
+        noise: standard deviation of the normal noise that is added to each pixel; the ink is 1, paper 0.
+        seed: of the noise; the global random numbers stay as they are.
+
+    Returns:
+        noisy, clean: FP32 of shape `(1797, 1, 8, 8)`. `clean` is `digits()`, as images of one channel.
+        Pixels of `noisy` are not clipped: some are below 0 or above 1.
+
+    Raises:
+        ValueError: if `noise` is negative, infinite or NaN.
+    """
+    if not 0 <= noise < float("inf"):
+        raise ValueError(f"noisy_digits(noise={noise}): a standard deviation is a finite number, 0 or more")
+    clean = digits()[0].reshape(-1, 1, 8, 8)
+    generator = torch.Generator().manual_seed(seed)
+    return clean + noise * torch.randn(clean.shape, generator=generator), clean

@@ -110,7 +110,7 @@ def browser_page(address: str) -> Iterator[Page]:
 def open_page(page: Page, path: str) -> None:
     """Open another notebook of the folder that JupyterLab shows; returns when its kernel is there."""
     page.evaluate(f"window.jupyterapp.commands.execute('docmanager:open', {{path: {path!r}}})")
-    page.wait_for_selector(f'.jp-NotebookPanel:not(.lm-mod-hidden):has(.jp-Cell)', timeout=90_000)
+    page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden):has(.jp-Cell)", timeout=90_000)
     page.evaluate(_READY)
 
 

@@ -16,7 +16,6 @@ from tests.browser.lab import (
     fresh_course,
     open_page,
     run_all,
-    run_cell,
     running_lab,
     show,
     shown,
@@ -45,7 +44,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def solved(name: str) -> dict[str, object]:
     """Return the blank notebook with the solutions written into it, as a learner would have done."""
     blank, solution = (
-        json.loads((ROOT / folder / name).read_text(encoding="utf-8")) for folder in ("notebooks", "solutions")
+        json.loads((ROOT / folder / name).read_text(encoding="utf-8"))
+        for folder in ("notebooks", "solutions")
     )
     for cell, answer in zip(blank["cells"], solution["cells"], strict=True):
         cell["source"] = answer["source"]

@@ -1,11 +1,11 @@
-"""The handwritten digits: their shapes, dtypes and values, and what is refused."""
+"""The handwritten digits, with noise and without: their shapes, dtypes and values, and what is refused."""
 
 import re
 
 import pytest
 import torch
 
-from amp_lab.train.data import digits
+from amp_lab.train.data import digits, noisy_digits
 
 
 def test_all_of_them():
@@ -35,3 +35,33 @@ def test_more_or_fewer_than_there_are(count):
 def test_what_is_no_number_of_images(count):
     with pytest.raises(TypeError, match=re.escape(f"digits(count={count!r}): count is how many images")):
         digits(count)
+
+
+def test_noisy_digits():
+    noisy, clean = noisy_digits()
+    assert (noisy.shape, noisy.dtype) == (clean.shape, clean.dtype) == ((1797, 1, 8, 8), torch.float32)
+    assert torch.equal(clean.reshape(-1, 64), digits()[0])
+    noise = noisy - clean
+    assert noise.mean().abs() < 0.01
+    assert noise.std() == pytest.approx(0.5, rel=0.01)
+    assert (noise[0] - noise[1]).abs().max() > 0.1  # each image has noise of its own
+
+
+def test_the_noise_is_the_same_each_time_and_touches_no_other_random_number():
+    state = torch.get_rng_state()
+    first, again, other = noisy_digits()[0], noisy_digits(seed=0)[0], noisy_digits(seed=1)[0]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_no_noise_and_more_noise():
+    noisy, clean = noisy_digits(0)
+    assert torch.equal(noisy, clean)
+    assert (noisy_digits(2.0)[0] - clean).std() == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.mark.parametrize("noise", [-0.1, float("inf"), float("nan")])
+def test_what_is_no_noise(noise):
+    with pytest.raises(ValueError, match=re.escape(f"noisy_digits(noise={noise}): a standard deviation")):
+        noisy_digits(noise)

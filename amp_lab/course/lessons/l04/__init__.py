@@ -1,0 +1,1 @@
+"""Lesson 04: static loss scaling."""

@@ -1,0 +1,38 @@
+"""Powers of two as people read them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from matplotlib.axis import Axis
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def in_words(scale: float) -> str:
+    """Write a scale: "2^13 = 8,192", a long one as a power only; one that is no power of two as a number."""
+    if not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
+        return f"{scale:,.5g}"
+    power = math.frexp(scale)[1] - 1
+    if abs(power) < 2:
+        return f"{scale:g}"
+    return f"2^{power} = {int(scale):,}" if 0 < power <= 24 else f"2^{power}"
+
+
+def in_figure(scale: float) -> str:
+    """Write the same with its exponent above the line: with characters, as Matplotlib's formulas take a while each."""
+    return re.sub(r"\^(-?\d+)", lambda found: found[1].translate(_RAISED), in_words(scale))
+
+
+def raised(power: int) -> str:
+    """Write 2 with an exponent."""
+    return f"2{str(power).translate(_RAISED)}"
+
+
+def label(axis: Axis, low: float, high: float, most: int) -> None:
+    """Put at most so many ticks on an axis of powers, at multiples of 1, 2, 4, 8 …, written as 2 with an exponent."""
+    step = next(step for step in _STEPS if high - low <= (most - 1) * step)
+    powers = [step * each for each in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    axis.set_ticks(powers, [raised(power) for power in powers])

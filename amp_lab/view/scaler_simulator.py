@@ -1,0 +1,200 @@
+"""Dynamic loss scaling replayed over the gradients of a real run, with settings that you slide to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any, Final, Protocol
+
+import torch
+from matplotlib.figure import Figure
+
+from amp_lab.view import powers
+from amp_lab.view.plots import COLOURS
+from amp_lab.view.scale_history import History, draw_scales, numbers
+from amp_lab.view.shown import Shown, as_image
+from amp_lab.view.typed import as_float
+
+# What the sliders offer; a setting that is given stands among them.
+_OFFERED: Final[Mapping[str, Sequence[float]]] = {
+    "init_scale": [2.0**power for power in range(33)],
+    "growth_interval": [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000],
+    "growth_factor": [1.1, 1.5, 2.0, 4.0, 8.0, 16.0],
+    "backoff_factor": [0.0625, 0.125, 0.25, 0.5, 0.75, 0.9],
+}
+
+
+class Simulate(Protocol):
+    """The rule of the scaler; `amp_lab.scaling.simulate` is one."""
+
+    def __call__(
+        self,
+        peaks: Sequence[float],
+        /,
+        *,
+        init_scale: float,
+        growth_factor: float,
+        backoff_factor: float,
+        growth_interval: int,
+    ) -> History: ...
+
+
+def scaler_simulator(
+    peaks: Iterable[float] | torch.Tensor,
+    simulate: Simulate,
+    *,
+    init_scale: float = 2.0**16,
+    growth_factor: float = 2.0,
+    backoff_factor: float = 0.5,
+    growth_interval: int = 20,
+    overflow_from: float = 65520.0,
+) -> ScalerSimulator:
+    """Show what a dynamic loss scale would have done in a run, with the settings that you slide to.
+
+    As the last line of a cell (or with `display`) it is a widget while a kernel runs, and a picture of the settings
+    given where none does. In a terminal, `print` it.
+
+    Args:
+        peaks: the largest |gradient|, unscaled, of each step of a real run.
+        simulate: the rule, `amp_lab.scaling.simulate`: given peaks and the four settings it returns a history.
+        init_scale, growth_factor, backoff_factor, growth_interval: the settings to start with.
+        overflow_from: from which size on a scaled gradient is too large; 65520 in FP16.
+
+    Raises:
+        TypeError: if peaks or settings are no numbers, or simulate is no function.
+        ValueError: for no peaks and negative ones; and what `simulate` raises for settings that it refuses.
+    """
+    run = numbers(peaks, "peaks")
+    if not run:
+        raise ValueError("peaks is empty: it is the largest |gradient| of each step of a run")
+    if negative := [peak for peak in run if peak < 0]:
+        raise ValueError(f"peaks are sizes, the largest |gradient| of each step; this one is {negative[0]:g}")
+    if not callable(simulate):
+        raise TypeError(
+            f"simulate must be a function, such as amp_lab.scaling.simulate; this is {type(simulate).__name__}"
+        )
+    settings = {
+        "init_scale": as_float(init_scale),
+        "growth_interval": growth_interval,
+        "growth_factor": as_float(growth_factor),
+        "backoff_factor": as_float(backoff_factor),
+    }
+    return ScalerSimulator(_Replay(run, simulate, as_float(overflow_from)), settings)
+
+
+class _Replay:
+    """A run, and the rule that it is replayed with."""
+
+    def __init__(self, peaks: list[float], simulate: Simulate, overflow_from: float) -> None:
+        self.peaks = peaks
+        self._simulate: Any = simulate
+        self.bearable = [_bearable(peak, overflow_from) for peak in peaks]
+
+    def history(self, settings: Mapping[str, float]) -> History:
+        found: History = self._simulate(self.peaks, **settings)
+        return found
+
+    def picture(self, history: History) -> Figure:
+        figure = Figure(figsize=(8, 3.6))
+        # Fixed margins: Matplotlib's layout engines are what would take longest here.
+        axes = figure.add_axes((0.085, 0.135, 0.9, 0.76))
+        self._draw_bearable(axes)
+        draw_scales(axes, [scale or math.nan for scale in history.scales], history.skipped)
+        low, high = self._ends(history)
+        axes.set(ylim=(low, high), xlim=(-0.5, len(self.peaks) - 0.5), xlabel="training step")
+        powers.label(axes.yaxis, low, high, most=9)
+        return figure
+
+    def _draw_bearable(self, axes: Any) -> None:
+        heights = [math.log2(scale) if 0 < scale < math.inf else math.nan for scale in self.bearable]
+        tops = [1e6 if math.isnan(height) else height for height in heights]
+        steps = range(len(heights))
+        axes.plot(
+            steps, heights, drawstyle="steps-mid", color="#777777", linewidth=1, label="overflows above"
+        )
+        axes.fill_between(steps, tops, 1e6, step="mid", color=COLOURS["orange"], alpha=0.12, linewidth=0)
+
+    def _ends(self, history: History) -> tuple[float, float]:
+        """Return the ends of the axis: with all scales on it, and all that the run would bear."""
+        shown = [math.log2(x) for x in (*history.scales, *self.bearable) if 0 < x < math.inf]
+        return (min(shown) - 1, max(shown) + 1) if shown else (-1, 1)
+
+
+def _bearable(peak: float, overflow_from: float) -> float:
+    """Return the scale at which a step begins to overflow: infinite without a gradient, 0 if that is not finite."""
+    if peak == 0:
+        return math.inf
+    return overflow_from / peak if math.isfinite(peak) else 0.0
+
+
+class ScalerSimulator(Shown):
+    """The result of `scaler_simulator`: a widget, a picture and a text."""
+
+    def __init__(self, replay: _Replay, settings: Mapping[str, float]) -> None:
+        self._replay = replay
+        self.settings = dict(settings)
+        self._history = replay.history(settings)  # an error stands better here than in the widget
+
+    def _make_panel(self) -> Panel:
+        return Panel(self._replay, self.settings)
+
+    def _draw(self) -> Figure:
+        return self._replay.picture(self._history)
+
+    def __repr__(self) -> str:
+        return in_words(self._history, self.settings)
+
+
+class Panel:
+    """The widgets: a slider for each setting, what the scale did as a sentence, and as a picture."""
+
+    def __init__(self, replay: _Replay, settings: Mapping[str, float]) -> None:
+        import ipywidgets as w
+
+        self._replay = replay
+        self.sliders = {
+            name: w.SelectionSlider(
+                options=[(_short(name, each), each) for each in sorted({*_OFFERED[name], value})],
+                value=value,
+                description=name,
+                layout={"width": "380px", "max_width": "100%"},
+                style={"description_width": "105px"},
+            )
+            for name, value in settings.items()
+        }
+        self.sentence, self.picture = w.HTML(), w.HTML()
+        controls = w.HBox(list(self.sliders.values()), layout={"flex_flow": "row wrap"})
+        self.box = w.VBox([controls, self.sentence, self.picture])
+        self._show()
+        for slider in self.sliders.values():
+            slider.observe(self._show, "value")
+
+    def _show(self, _: object = None) -> None:
+        settings = {name: slider.value for name, slider in self.sliders.items()}
+        try:
+            history = self._replay.history(settings)
+        except (ValueError, RuntimeError) as error:  # a kernel would have nowhere to show it
+            self.sentence.value = escape(f"{error} The picture is still of other settings.")
+            return
+        words = in_words(history, settings)
+        self.sentence.value = escape(words)
+        self.picture.value = as_image(self._replay.picture(history), words)
+
+
+def _short(name: str, value: float) -> str:
+    return powers.in_words(value) if name == "init_scale" else f"{value:,g}"
+
+
+def in_words(history: History, settings: Mapping[str, float]) -> str:
+    """Say what the scale did over a run, with its settings."""
+    scales, skips = history.scales, sum(history.skipped)
+    if not scales:
+        return "The run stops before its first step."
+    grown = sum(later > earlier for earlier, later in pairwise(scales))
+    said = ", ".join(f"{name} {_short(name, value)}" for name, value in settings.items())
+    return (
+        f"{len(scales):,} steps, {skips:,} skipped ({100 * skips / len(scales):.1f} %); the scale grew {grown:,} "
+        f"times, the last step had {powers.in_words(scales[-1])}. Settings: {said}."
+    )

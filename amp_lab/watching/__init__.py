@@ -1,0 +1,1 @@
+"""Watching a training run: what its gradients would become in fewer bits."""

@@ -1,0 +1,282 @@
+"""Switching the emulation on and off: who asked, for which dtypes, what is said about it, and what stays behind."""
+
+import threading
+import warnings
+
+import pytest
+import torch
+
+from amp_lab.autocast import emulate
+from amp_lab.autocast.emulate import TensorCores, slow_halves, tensor_cores
+from amp_lab.autocast.replacing import ReplacedKernels
+from amp_lab.device.facts import CpuFacts
+from tests.device.machines import CPUS
+
+OPERATORS = [*emulate._NEW_RESULT, *emulate._INTO_SELF, *emulate._INTO_OUT]
+FP16, BF16 = torch.float16, torch.bfloat16
+
+
+def table() -> list[str]:
+    """Per operator, the kernel that the dispatcher would call on each device, and where it was registered."""
+    return [torch._C._dispatch_dump_table(f"aten::{name}") for name in OPERATORS]
+
+
+UNTOUCHED = table()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind():
+    assert table() == UNTOUCHED
+    registered = set(torch.library._impls)
+    yield
+    assert table() == UNTOUCHED
+    assert torch.library._impls == registered
+    assert emulate._switch.dtypes == frozenset()
+
+
+@pytest.fixture
+def facts(monkeypatch):
+    """Make `tensor_cores` believe in another CPU."""
+
+    def believe(architecture, features, fp16, bf16):
+        cpu = CpuFacts("some CPU", architecture, 2, 2**34, None, features, fp16, bf16)
+        monkeypatch.setattr(emulate, "ask_cpu", lambda: cpu)
+
+    return believe
+
+
+def old_cpu(facts):
+    facts("x86_64", ("avx2", "f16c"), False, False)
+
+
+def new_cpu(facts):
+    facts("x86_64", ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16"), True, True)
+
+
+def emulated(dtype=FP16) -> bool:
+    """Whether a product of this dtype goes through FP32 now."""
+    seen = []
+    convert, emulate._in_fp32 = emulate._in_fp32, lambda operand: seen.append(operand) or convert(operand)
+    try:
+        torch.ones(2, 2, dtype=dtype) @ torch.ones(2, 2, dtype=dtype)
+    finally:
+        emulate._in_fp32 = convert
+    return bool(seen)
+
+
+def test_it_is_on_inside_and_off_outside():
+    assert not emulated()
+    with tensor_cores(always=True) as arithmetic:
+        assert isinstance(arithmetic, TensorCores)
+        assert arithmetic.on
+        assert emulated(FP16)
+        assert emulated(BF16)
+        assert not emulated(torch.float32)
+        assert all(now != before for now, before in zip(table(), UNTOUCHED, strict=True))
+    assert not arithmetic.on
+    assert not emulated()
+
+
+def test_start_and_stop():
+    arithmetic = tensor_cores(always=True)
+    assert not arithmetic.on
+    arithmetic.stop()  # off already
+    assert arithmetic.start() is arithmetic
+    assert arithmetic.start() is arithmetic  # twice is once
+    assert emulated()
+    arithmetic.stop()
+    assert not arithmetic.on
+    assert not emulated()
+    arithmetic.start()
+    assert emulated()
+    arithmetic.stop()
+
+
+def test_nested_blocks_end_with_the_outermost():
+    with tensor_cores(always=True):
+        with tensor_cores(always=True):
+            assert emulated()
+        assert emulated()
+        with tensor_cores(always=True):
+            assert emulated()
+        assert emulated()
+
+
+def test_a_block_leaves_on_what_was_on():
+    arithmetic = tensor_cores(always=True).start()
+    with arithmetic, arithmetic:
+        assert emulated()
+    assert arithmetic.on
+    assert emulated()
+    arithmetic.stop()
+
+
+def test_they_may_end_in_any_order():
+    first, second = tensor_cores(always=True).start(), tensor_cores(always=True).start()
+    first.stop()
+    assert emulated()
+    second.stop()
+    assert not emulated()
+
+
+def test_an_error_in_the_block_ends_it():
+    with pytest.raises(ZeroDivisionError), tensor_cores(always=True):
+        _ = 1 / 0
+    assert not emulated()
+
+
+def test_an_error_in_a_product_changes_nothing():
+    with tensor_cores(always=True):
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            torch.ones(2, 3, dtype=FP16) @ torch.ones(2, 3, dtype=FP16)
+        assert emulated()
+
+
+def test_a_start_that_fails_is_no_start(monkeypatch):
+    arithmetic = tensor_cores(always=True)
+    monkeypatch.setattr(emulate, "_NEW_RESULT", ["mm", "no_such_operator"])
+    with pytest.raises(RuntimeError, match="no_such_operator"):
+        arithmetic.start()
+    assert not arithmetic.on
+    assert not emulated()
+
+
+def test_it_holds_in_every_thread():
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(emulated()))
+    with tensor_cores(always=True):
+        thread.start()
+        thread.join(timeout=60)
+    assert seen == [True]
+
+
+def test_many_threads_may_switch_at_once():
+    def switch(results):
+        a = torch.full((4, 4), 3.0, dtype=FP16)
+        for _ in range(10):
+            with tensor_cores(always=True):
+                results.append((a @ a).unique().tolist())
+
+    results = []
+    threads = [threading.Thread(target=switch, args=(results,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert results == [[36.0]] * 40
+
+
+def test_no_warning_and_no_silenced_warning():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        filters = list(warnings.filters)
+        with tensor_cores(always=True):
+            assert warnings.filters == filters
+            warnings.warn("mine", stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["mine"]
+
+
+@pytest.mark.parametrize(("architecture", "features", "fp16", "bf16", "kind16", "kindb16", "_"), CPUS)
+def test_only_where_products_and_convolutions_are_fast_nothing_is_replaced(
+    architecture, features, fp16, bf16, kind16, kindb16, _
+):
+    cpu = CpuFacts("some CPU", architecture, 2, 2**34, None, features, fp16, bf16)
+    slow = slow_halves(cpu)
+    intel = architecture in ("x86_64", "AMD64")
+    assert (FP16 not in slow) == (intel and kind16 == "matrix units")
+    assert (BF16 not in slow) == (intel and kindb16 in ("matrix units", "vector units"))
+
+
+def test_on_a_fast_cpu_nothing_is_touched(facts):
+    new_cpu(facts)
+    with tensor_cores() as arithmetic:
+        assert arithmetic.on
+        assert arithmetic.dtypes == frozenset()
+        assert table() == UNTOUCHED
+
+
+def test_one_dtype_is_left_to_the_cpu(facts):
+    facts("x86_64", ("avx2", "avx512f", "avx512_bf16"), False, True)
+    with tensor_cores() as arithmetic:
+        assert arithmetic.dtypes == {FP16}
+        assert emulated(FP16)
+        assert not emulated(BF16)
+        with tensor_cores(always=True):
+            assert emulated(BF16)
+        assert not emulated(BF16)
+
+
+def test_on_an_old_cpu_both_are_emulated(facts):
+    old_cpu(facts)
+    with tensor_cores():
+        assert emulated(FP16)
+        assert emulated(BF16)
+
+
+def test_this_machine_can_be_asked():
+    with tensor_cores() as arithmetic:
+        assert emulated(FP16) == (FP16 in arithmetic.dtypes)
+        assert emulated(BF16) == (BF16 in arithmetic.dtypes)
+
+
+IDEAL = "are computed as on ideal Tensor Cores: operands in 16 bits, sums in FP32, one rounding at the end."
+
+
+def test_what_it_says_on_an_old_cpu(facts):
+    old_cpu(facts)
+    arithmetic = tensor_cores()
+    assert str(arithmetic) == (
+        "PyTorch's own CPU kernels compute FP16 and BF16 products: the emulation of Tensor Cores is off."
+    )
+    with arithmetic:
+        assert str(arithmetic) == (
+            f"On CPU tensors, matrix products and convolutions in FP16 and BF16 {IDEAL} "
+            "FP32 kernels do the work, since this CPU has no fast ones for FP16 and BF16."
+        )
+    assert "is off" in repr(arithmetic)
+
+
+def test_what_it_says_on_a_fast_cpu(facts):
+    new_cpu(facts)
+    with tensor_cores() as arithmetic:
+        assert str(arithmetic) == (
+            "PyTorch's own CPU kernels compute FP16 and BF16 products: "
+            "this CPU has fast ones, so nothing is emulated."
+        )
+
+
+def test_what_it_says_where_one_dtype_is_fast(facts):
+    facts("x86_64", ("avx2", "avx512f", "avx512_bf16"), False, True)
+    with tensor_cores() as arithmetic:
+        assert str(arithmetic) == (
+            f"On CPU tensors, matrix products and convolutions in FP16 {IDEAL} FP32 kernels do the work, since "
+            "this CPU has no fast ones for FP16; products in BF16 are left to the CPU, which is fast at them."
+        )
+        with tensor_cores(always=True) as demanded:
+            assert str(demanded) == (
+                f"On CPU tensors, matrix products and convolutions in FP16 and BF16 {IDEAL} "
+                "FP32 kernels do the work, as always=True demands."
+            )
+            assert "FP16 and BF16" in str(arithmetic)
+            assert str(arithmetic).endswith(
+                "Another one, with always=True, demands more of that than this one."
+            )
+
+
+def test_what_it_says_when_only_another_one_is_on(facts):
+    old_cpu(facts)
+    arithmetic = tensor_cores()
+    with tensor_cores():
+        assert str(arithmetic).endswith("This one is off; another one keeps that on.")
+
+
+def test_replaced_kernels_are_given_the_original():
+    def doubled(original):
+        return lambda keys, *operands: 2 * original(keys, *operands)
+
+    ones = torch.ones(2, 2)
+    replaced = ReplacedKernels("CPU", {"mm": doubled})
+    assert torch.equal(ones @ ones, 4 * ones)
+    replaced.restore()
+    assert torch.equal(ones @ ones, 2 * ones)
+    replaced.restore()  # again does nothing

@@ -1,0 +1,134 @@
+"""What the checks of lesson 04 rest on: that their cases show what they are there to show, on every machine."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+
+from amp_lab.course.lessons.l04 import accumulating, choosing, clipping, unscaling
+
+BACKWARD = [
+    story
+    for region in (
+        *(unscaling._PLAIN, unscaling._ADDED, unscaling._AGAIN),
+        *(unscaling._SMALL, unscaling._OTHERS, unscaling._IDLE),
+    )
+    for story in region.stories
+]
+ACCUMULATED = [
+    *(*accumulating._PLAIN, *accumulating._OTHERS, *accumulating._GROUPS),
+    *(*accumulating._AGAIN, *accumulating._IDLE),
+]
+CLIPPED = [*clipping._PLAIN, *clipping._OTHERS, *clipping._ZERO, *clipping._IDLE]
+CHOSEN = [case for region in choosing._REGIONS for case in region.cases]
+
+
+@pytest.mark.parametrize("story", BACKWARD, ids=str)
+def test_scaled_gradients_are_exact(story):
+    """So the tolerance of the check forgives rounding of the answer and of nothing else."""
+    net = unscaling._Net(story)
+    net.w.grad = None
+    (net.loss() * story.scale).backward()
+    assert net.w.grad.tolist() == [
+        upstream * x * story.scale for upstream, x in zip(story.upstream, story.x, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("story", unscaling._PLAIN.stories, ids=str)
+def test_without_a_scale_fp16_loses_gradients(story):
+    net = unscaling._Net(story)
+    net.loss().backward()
+    lost = (net.w.grad == 0) & (torch.tensor(story.upstream) != 0)
+    assert lost.any()
+    assert (net.w.grad != 0).any(), "or a forgotten factor could not be told from a lost gradient"
+    assert net.b.grad.tolist() == pytest.approx(story.slope)
+
+
+@pytest.mark.parametrize("story", unscaling._PLAIN.stories, ids=str)
+def test_unscaled_gradients_of_the_plain_stories_fit_into_fp16(story):
+    """Where to unscale is asked later, and must not disturb the first stories."""
+    for each in story.want().values():
+        assert torch.equal(each.half().float(), each)
+        assert (each * story.scale).half().isfinite().all()
+
+
+@pytest.mark.parametrize("story", unscaling._SMALL.stories, ids=str)
+def test_unscaled_gradients_of_the_small_stories_do_not(story):
+    for each in story.want().values():
+        assert not torch.isclose(each.half().float(), each, rtol=1e-3, atol=0.0).any()
+
+
+@pytest.mark.parametrize("case", CHOSEN, ids=str)
+def test_the_right_scale_is_what_the_page_says(case):
+    grads, headroom = case[0], Fraction(case[1] if len(case) > 1 else 4)
+    size = headroom * max(abs(Fraction(number)) for grad in grads for number in grad.flatten().tolist())
+    allowed = [k for k in range(-24, 127) if size * Fraction(2) ** k <= 65504]
+    assert choosing._right(*case) == 2.0 ** allowed[-1]
+
+
+@pytest.mark.parametrize("grads", choosing._refused(), ids=str)
+def test_no_scale_is_right_for_what_is_refused(grads):
+    size = max(abs(number) for grad in grads for number in grad.flatten().tolist() if number == number)
+    assert any(not grad.isfinite().all() for grad in grads) or 4 * size * 2.0**-24 > 65504
+
+
+@pytest.mark.parametrize("story", CLIPPED, ids=str)
+def test_clipped_gradients_are_what_pytorch_makes_of_them(story):
+    parameters = [
+        torch.nn.Parameter(torch.ones(len(each), dtype=torch.float64)) for each in (story.w, story.b)
+    ]
+    for parameter, numbers in zip(parameters, (story.w, story.b), strict=True):
+        parameter.grad = torch.tensor(numbers, dtype=torch.float64)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, story.max_norm)
+    assert norm.item() == pytest.approx(story.norm, rel=1e-12)
+    want = story.times(story.factor)
+    for name, parameter in zip(("w.grad", "b.grad"), parameters, strict=True):
+        assert torch.allclose(parameter.grad, want[name], rtol=clipping._RTOL / 2, atol=0.0)
+
+
+def test_some_gradients_are_clipped_and_some_are_not():
+    factors = [story.factor for story in clipping._PLAIN]
+    assert 0 < factors.count(1.0) < len(factors)
+    assert any(story.norm * story.scale < story.max_norm for story in clipping._PLAIN)
+
+
+@pytest.mark.parametrize("story", ACCUMULATED, ids=str)
+def test_weights_move_as_in_fp64(story):
+    """The formula in the check against autograd, on a network without FP16."""
+    net = story.net().double()
+    start = {name: each.detach().clone() for name, each in net.named_parameters()}
+    x = torch.cat(story.batches()).double()
+    for _ in range(story.calls):
+        loss = story.loss_size * (x @ net.weight + net.bias).square().mean()
+        grads = torch.autograd.grad(loss, [net.weight, net.bias])
+        with torch.no_grad():
+            for each, grad in zip((net.weight, net.bias), grads, strict=True):
+                each -= story.learning_rate * grad
+    for name, moved in story.want().items():
+        if moved is not None:
+            got = dict(net.named_parameters())[name].detach() - start[name]
+            assert torch.allclose(got, moved, rtol=1e-9, atol=0.0)
+            assert moved.abs().min() > 1e-3, "too little to be seen in an FP32 weight"
+
+
+@pytest.mark.parametrize("story", accumulating._PLAIN[:2], ids=str)
+def test_without_a_scale_the_weights_rest(story):
+    net = story.net()
+    (net(torch.cat(story.batches())) / story.micro_batches).backward()
+    assert not net.weight.grad.any()
+    assert net.bias.grad.isfinite().all()
+    assert net.bias.grad.any()
+
+
+@pytest.mark.parametrize("story", ACCUMULATED, ids=str)
+def test_a_scaled_gradient_is_far_from_the_tolerance(story):
+    """Rounding to FP16 on the way back must not spend what the check allows."""
+    net, x = story.net(), torch.cat(story.batches())
+    for share in (1, story.micro_batches):
+        net.zero_grad()
+        (net(x) * story.scale / share).backward()
+        output = x.double() @ net.weight.detach().double() + net.bias.detach().double()
+        want = story.loss_size * 2 * (output @ x.double()) / len(x) * story.scale / share
+        assert torch.allclose(net.weight.grad.double(), want, rtol=accumulating._RTOL / 3, atol=0.0)
+        assert math.isfinite(net.weight.grad.sum().item())

@@ -1,0 +1,73 @@
+"""What the quiz of lesson 03 says of numbers, computed by PyTorch."""
+
+import torch
+from torch import nn
+
+from amp_lab.course.lessons.l03.quiz import QUIZ
+
+
+def half(number):
+    return torch.tensor(number, dtype=torch.float32).half()
+
+
+def right(question):
+    return next(option for option in question.options if option.right)
+
+
+def test_a_scale_does_not_change_the_step():
+    gradient, scale = torch.tensor(0.5), 1024.0
+    assert gradient * scale / scale == gradient
+    assert "master" in right(QUIZ[0]).text
+
+
+def test_a_loop_rounds_each_product_and_each_sum_but_the_first():
+    assert 4096 + 4095 == 8191
+    assert 4096 / 16 == 256
+    ones = torch.ones(4096).half()
+    assert ones @ ones == 4096
+    total = torch.zeros(()).half()
+    for one in ones:
+        total = total + one * one
+    assert total == 2048
+    assert right(QUIZ[1]).text.startswith("Once")
+
+
+def test_under_autocast_parameters_and_gradients_are_fp32():
+    layer = nn.Linear(4, 4)
+    with torch.autocast("cpu", torch.float16):
+        layer(torch.ones(2, 4)).float().sum().backward()
+    assert {layer.weight.dtype, layer.weight.grad.dtype} == {torch.float32}
+    assert torch.float32.itemsize == 4
+    assert "four more bytes" in right(QUIZ[2]).text
+
+
+def test_the_product_is_zero_before_the_master_sees_it():
+    master, gradient = torch.tensor([1e-3]), half([1e-5])
+    assert gradient > 0
+    assert (1e-3 * gradient).dtype == torch.float16
+    assert 1e-3 * gradient == 0
+    assert (1e-3 * gradient.float()) > 0
+    before = master.clone()
+    master -= 1e-3 * gradient
+    assert torch.equal(master, before)
+    master -= 1e-3 * gradient.float()
+    assert not torch.equal(master, before)
+
+
+def test_a_scale_of_65536_saves_the_gradients_and_does_not_overflow():
+    assert 65536 == 2**16
+    largest = 2e-7
+    assert half(largest) > 0
+    assert half(largest * 65536).isfinite()
+    assert half(2e-8) == 0
+    assert (half(2e-8 * 65536).float() / 65536 - 2e-8).abs() < 1e-11
+    assert (half(2e-8).float() * 65536) == 0
+    assert "65,536" in right(QUIZ[4]).text
+
+
+def test_between_the_half_and_the_whole_of_the_smallest_number_everything_is_rounded_up():
+    between = torch.linspace(2**-25, 2**-24, 101)[1:-1]
+    assert (between.half() == 2**-24).all()
+    assert (2**-24 / between).max() < 2
+    assert half(2.0**-25) == 0
+    assert right(QUIZ[5]).text.startswith("2^−24")

@@ -1,0 +1,110 @@
+"""The denoiser: its shape and weights; and that FP16 stalls it without a loss scale, on real data."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from amp_lab.autocast.emulate import tensor_cores
+from amp_lab.train.data import noisy_digits
+from amp_lab.train.models import denoiser
+
+
+def test_shapes_names_and_dtypes():
+    model = denoiser()
+    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == {
+        "first.weight": (8, 1, 3, 3),
+        "first.bias": (8,),
+        "middle.weight": (8, 8, 3, 3),
+        "middle.bias": (8,),
+        "last.weight": (1, 8, 3, 3),
+        "last.bias": (1,),
+    }
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    assert model.middle.weight.is_contiguous(memory_format=torch.channels_last)
+    assert model(torch.zeros(5, 1, 8, 8)).shape == (5, 1, 8, 8)
+    assert model(torch.zeros(2, 1, 6, 10)).shape == (2, 1, 6, 10)
+    assert denoiser(3)(torch.zeros(1, 1, 8, 8)).shape == (1, 1, 8, 8)
+
+
+def test_the_seed_decides_and_the_global_random_numbers_stay():
+    state = torch.get_rng_state()
+    one, same, other = denoiser(), denoiser(seed=0), denoiser(seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(7)
+    later = denoiser()
+    for a, b, c, d in zip(*(m.parameters() for m in (one, same, later, other)), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+        assert not torch.equal(a, d)
+
+
+@pytest.mark.parametrize("width", [0, -1, 1.5, "8", True, None])
+def test_what_is_no_width(width):
+    with pytest.raises(ValueError, match="an int of at least 1"):
+        denoiser(width)
+
+
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def train(*, scale: float = 1.0, dtype: torch.dtype | None = torch.float16, steps: int = 30):
+    """Train as lesson 04 does; return the errors, how many steps overflowed, and the model."""
+    model, (noisy, clean) = denoiser(), noisy_digits()
+    optimizer = torch.optim.SGD(model.parameters(), lr=100, momentum=0.9)
+    errors, overflowed = [], 0
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype or torch.float16, enabled=dtype is not None):
+            error = F.mse_loss(model(noisy), clean)
+        (1e-3 * error * scale).backward()
+        errors.append(error.item())
+        for parameter in model.parameters():
+            parameter.grad /= scale
+        if all(parameter.grad.isfinite().all() for parameter in model.parameters()):
+            optimizer.step()
+        else:
+            overflowed += 1
+    return errors, overflowed, model
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_fp16_stalls_without_a_loss_scale_and_equals_fp32_with_one():
+    steps = 15  # half of the lesson's, and enough to tell
+    with tensor_cores(always=True):
+        fp32, _, _ = train(dtype=None, steps=steps)
+        unscaled, _, stalled = train(steps=2)
+        small, _, _ = train(scale=4.0, steps=steps)
+        right, skipped, _ = train(scale=2.0**15, steps=steps)
+        _, all_skipped, same = train(scale=2.0**32, steps=1)
+    start = denoiser()
+    assert fp32[-1] < 0.5 * fp32[0]
+    assert right[-1] == pytest.approx(fp32[-1], rel=0.05)
+    assert skipped == 0
+    assert 1.3 * fp32[-1] < small[-1] < 0.9 * fp32[0]
+    assert all_skipped == 1
+    for at_start, without_scale, overflowing in zip(
+        *(m.parameters() for m in (start, stalled, same)), strict=True
+    ):
+        # Not one gradient is left: the loss reaches the last layer's output below 2^-25.
+        assert torch.equal(without_scale, at_start)
+        assert without_scale.grad.count_nonzero() == 0
+        assert torch.equal(overflowing, at_start)
+    assert unscaled == pytest.approx([fp32[0]] * 2, rel=1e-3)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_why_it_stalls():
+    """In FP32: all that flows back to the last layer's output is at most 2^-25, which FP16 makes zero."""
+    model, (noisy, clean) = denoiser(), noisy_digits()
+    output = model(noisy)
+    output.retain_grad()
+    (1e-3 * F.mse_loss(output, clean)).backward()
+    assert 0 < output.grad.abs().max() < 2.0**-25
+    # The weights' gradients are sums over all pixels: they would fit.
+    assert max(p.grad.abs().max() for p in model.parameters()) > 2.0**-12
