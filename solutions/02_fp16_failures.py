@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **Time** | 65 minutes |
+# | **Time** | 80 minutes |
 # | **Difficulty** | medium |
 # | **You need** | [lesson 01](01_number_formats.ipynb); what softmax does. No GPU: all machines fail alike. |
 #
@@ -31,8 +31,8 @@ from amp_lab.view.plots import COLOURS
 # %% [markdown]
 # ## Does a network fit?
 #
-# Lesson 01 looked at numbers one by one. Here is a network full of them: it learns to read digits, all in FP32. Its pixels go from
-# 0 to 255, as in an image file; somebody forgot to divide them.
+# Lesson 01 looked at numbers one by one. Here is a network full of them: it learns to read digits, all in FP32. Its pixels go
+# from 0 to 255, as in an image file. (`digits` has divided them by 255. We put that back, for it is easily forgotten.)
 
 # %%
 torch.set_num_threads(1)  # so small a network is quickest on one thread
@@ -65,13 +65,14 @@ against_range(rows, FP16, "A trained network in the range of FP16")
 plt.show()
 
 # %% [markdown]
-# **What you see.** (A hill shows how many numbers of a row have which size; the white stripe is FP16's normal range.) All that the
-# layers hand on fits, with room to spare. What does not fit exists only *inside* an operation, between its input and its result.
-# The sums of squares are too large, although the norms, their roots, would fit. The exponentials leave at both ends, and most
-# probabilities become zero.
+# **What you see.** (A hill shows how many numbers of a row have which size, and all hills are drawn equally high. Zeros have no
+# place on such an axis: half of the pixels, and half of what the hidden layers hand on. The white stripe is FP16's normal
+# range.) All that the layers hand on fits, with room to spare. What does not fit exists only *inside* an operation, between its
+# input and its result. The sums of squares are too large, although the norms, their roots, would fit. The exponentials leave at
+# both ends, and most probabilities become zero.
 #
-# In larger networks it can happen to what layers hand on, too. But it begins inside of operations, and there you can do most about
-# it. So we take these operations one by one.
+# In larger networks it can happen to what layers hand on, too. But it begins inside of operations, and there you can do most
+# about it. So we take these operations one by one.
 
 # %%
 fit = {name: FP16.round(numbers) for name, numbers in rows.items()}
@@ -83,6 +84,8 @@ assert FP16.round(rows["layer 1, sums of squares"].sqrt()).isfinite().all()
 assert fit["exp of the logits"].isinf().any()
 assert (fit["exp of the logits"] == 0).any()
 assert (fit["probabilities"] == 0).double().mean() > 0.5
+for name in ("pixels", "layer 1", "layer 2"):
+    assert 0.4 < (rows[name] == 0).double().mean() < 0.6
 
 # %% [markdown]
 # ## Squares
@@ -97,8 +100,8 @@ for legs in ([3.0, 4.0], [300.0, 400.0], [0.00009, 0.00012]):
 
 # %% [markdown]
 # **What you saw.** One of three, although all six legs and all three answers are normal FP16 numbers. A square doubles the
-# exponent. So what is squared has room for half as many powers of ten: from 256 on squares *overflow*, and from 0.00017 down they
-# *underflow*, which means that they become zero.
+# exponent. So what is squared has room for half as many powers of ten: from 256 on squares *overflow*, and from 0.00017 down
+# they *underflow*, which means that they become zero.
 #
 # The infinity is the better of the two failures, for it shows. A norm of zero looks like any other number.
 
@@ -124,12 +127,13 @@ print("sum of 100 values of 6000, ÷ 100:", (many.sum() / 100).item())
 print("mean of the same 100 values:     ", many.mean().item())
 
 # %% [markdown]
-# **What you saw.** The first of each pair. What counts is the *largest and the smallest number on the way*, not the result. Divide
-# a large number before you multiply it, multiply a small one before you divide it: keep what is in between near 1.
+# **What you saw.** The first of each pair. What counts is the *largest and the smallest number on the way*, not the result.
+# Divide a large number before you multiply it, and scale a small one up before you multiply it by another small one: keep what
+# is in between near 1.
 #
-# The last pair is another story. Both `sum` and `mean` add in FP32 inside. But `sum` must hand over 600,000 in FP16 before you can
-# divide, while `mean` divides before it rounds. An operation of PyTorch often survives what the same formula, written by hand, does
-# not.
+# The last pair is another story. Both `sum` and `mean` add in FP32 inside. But `sum` must hand over 600,000 in FP16 before you
+# can divide, while `mean` divides before it rounds. An operation of PyTorch often survives what the same formula, written by
+# hand, does not.
 
 # %%
 assert (many.sum(dtype=torch.float32) / 100).item() == many.mean().item() == 6000
@@ -138,10 +142,10 @@ assert (large / 1000 * large).item() == 90
 # %% [markdown]
 # ### Exercise 2.1 · A norm that survives
 #
-# You get an FP16 tensor `x` of any shape, with at least one element, all of them finite. Return its Euclidean norm, the root of the
-# sum of the squares of all its elements, as a 0-dim FP32 tensor. It must be right to five digits (relative error at most 0.00001)
-# for every such `x`: norms beyond 65504, elements whose squares FP16 cannot hold, elements as small as FP16 has them. The norm of
-# zeros is exactly 0.
+# You get an FP16 tensor `x` of any shape, with 1 to 300 elements, all of them finite. Return its Euclidean norm, the root of
+# the sum of the squares of all its elements, as a 0-dim FP32 tensor. It must be right to five digits (relative error at most
+# 0.00001) for every such `x`: norms beyond 65504, elements whose squares FP16 cannot hold, elements as small as FP16 has them.
+# The norm of zeros is exactly 0.
 
 
 # %%
@@ -163,9 +167,9 @@ check("2.1", safe_norm)
 # %% [markdown]
 # ## A variance by hand
 #
-# The values 101, 102, 102 have a variance of 2⁄9, about 0.22. Two formulas give it: the mean of the squares minus the square of the
-# mean, and the mean of the squared deviations from the mean. **Guess first:** nothing here comes near 65,504. What do the two give
-# in FP16?
+# The values 101, 102, 102 have a variance of 2⁄9, about 0.22. Two formulas give it: the mean of the squares minus the square of
+# the mean, and the mean of the squared deviations from the mean. **Guess first:** nothing here comes near 65,504. What do the
+# two give in FP16?
 
 # %%
 x = torch.tensor([101.0, 102.0, 102.0]).half()
@@ -174,18 +178,29 @@ print("mean of squared deviations:      ", ((x - x.mean()) ** 2).mean().item())
 
 # %% [markdown]
 # **What you saw.** A variance of −8; its root is NaN. This is the third kind of loss, *rounding*. Between 8,192 and 16,384 FP16
-# numbers lie 8 apart, so each square is already wrong by up to 4 when the subtraction comes. The subtraction itself is exact. It
-# takes away the leading digits, in which the two numbers agree, and what is left is the error. That is called *cancellation*.
+# numbers lie 8 apart, so each square is already wrong by up to 4 when the subtraction comes. The subtraction itself is exact.
+# It takes away the leading digits, in which the two numbers agree, and what is left is the error. That is called
+# *cancellation*.
 #
-# Subtract first, while the numbers are small enough to be exact, and square what is left. (FP32 only moves the place: at 10,000 ± 1
-# it fails, too.)
+# Subtract first, while the numbers are small enough to be exact, and square what is left.
+#
+# **Guess first:** is FP32 a cure? Three numbers around 10,000, with a variance of 2⁄3:
+
+# %%
+near = torch.tensor([9999.0, 10_000.0, 10_001.0])
+by_squares = (near * near).mean() - near.mean() ** 2
+by_deviations = ((near - near.mean()) ** 2).mean()
+print("mean of squares - square of mean:", by_squares.item())
+print(f"mean of squared deviations:       {by_deviations.item():.3f}")
+
+# %% [markdown]
+# FP32 only moves the place where it fails. The better formula needs no more digits than it has.
 
 # %%
 assert ((x * x).mean() - x.mean() ** 2).sqrt().isnan()
 assert (x * x).tolist() == [10_200, 10_400, 10_400]
 assert [101**2, 102**2] == [10_201, 10_404]
-near = torch.tensor([9999.0, 10_000.0, 10_001.0])
-assert ((near * near).mean() - near.mean() ** 2).item() < 0.1 < 0.6 < near.var().item()
+assert by_squares.item() < 0.1 < 0.66 < by_deviations.item() < 0.67
 assert FP16.ulp([8192.0, 16383.0]).tolist() == [8, 8]
 
 # %% [markdown]
@@ -199,9 +214,9 @@ for n in (11, 12, -17, -18):
     print(f"exp({n}) = {torch.tensor(float(n)).half().exp().item():.3g}")
 
 # %% [markdown]
-# From −17 to 11: there are not many logits that you can take the exponential of. Now two logits, 20 and 0. The second class has a
-# probability of about 2 × 10⁻⁹, and the logarithm of that is −20, which FP16 could hold easily. **Guess first:** which of these
-# lines gets there?
+# From −17 to 11: there are not many logits that you can take the exponential of. Now two logits, 20 and 0. The second class has
+# a probability of about 2 × 10^−9, and the logarithm of that is −20, which FP16 could hold easily. **Guess first:** which of
+# these lines gets there?
 
 # %%
 x = torch.tensor([20.0, 0.0]).half()
@@ -215,19 +230,20 @@ print("softmax, float, then log: ", x.softmax(0).float().log().tolist())
 #
 # - By hand: exp(20) is infinite, and ∞ ÷ ∞ is NaN.
 # - `softmax` first subtracts the largest logit from all. In exact arithmetic that changes nothing; here it means that no
-#   exponential is larger than exp(0) = 1. What is too small becomes zero, and for a probability of 2 × 10⁻⁹ that is a fair answer.
-#   It is not a fair input for a logarithm.
+#   exponential is larger than exp(0) = 1. What is too small becomes zero, and for a probability of 2 × 10^−9 that is a fair
+#   answer. It is not a fair input for a logarithm.
 # - `.float()` came too late. FP32 keeps what there is; it brings nothing back. Remember this one: it looks like a repair.
 #
 # Would it be enough to go to FP32 in time, for the logits? FP32 has its own ends, and FP16 logits can be 131,008 apart. **Guess
 # first:** from which difference on is the smaller exponential zero in FP32: about 18, 100 or 1000?
 
 # %%
-for n in (88, 89, -80, -110):
+for n in (88, 89, -103, -104):
     print(f"exp({n}) = {torch.tensor(float(n)).exp().item():.1g}")
 
 # %% [markdown]
-# About 100. So a probability can be zero in FP32 as well, and its logarithm −∞. The logarithm has to come without it.
+# About 100: from 104 on. So a probability can be zero in FP32 as well, and its logarithm −∞. The logarithm has to come without
+# it.
 
 # %%
 assert by_hand[0].isnan()
@@ -236,16 +252,17 @@ assert 1.9e-9 < 1 / (1 + math.exp(20)) < 2.2e-9 < 2**-25
 assert 2 * 65504 == 131008
 assert x.log_softmax(0).tolist() == [0, -20]
 assert torch.tensor(89.0).exp().isinf()
-assert torch.tensor([110.0, 0.0]).softmax(0).log()[1].isinf()
+assert torch.tensor([104.0, 0.0]).softmax(0).log()[1].isinf()
 
 # %% [markdown]
 # ### Exercise 2.2 · Log-softmax without infinity
 #
-# You get FP16 `logits` of one or more dimensions, finite, anything from −65504 to 65504, and `dim`, an `int` that may be negative.
-# Return log(softmax) along `dim`: from each logit x, x − log(sum of exp of all logits along `dim`). The result is FP32 and of the
-# same shape. It is finite, for every such input, and off by at most 0.00001 plus one millionth of its size.
+# You get FP16 `logits` of one or more dimensions, finite, anything from −65504 to 65504, and `dim`, an `int` that may be
+# negative. Return log(softmax) along `dim`: from each logit x, x − log(sum of exp of all logits along `dim`). The result is
+# FP32 and of the same shape. It is finite, for every such input, and off by at most 0.00001 plus one millionth of its size.
 #
-# PyTorch has a function for that, which passes if you feed it rightly. Writing it yourself teaches you more, and more than once.
+# PyTorch has a function for that, which passes if you feed it rightly. Writing it yourself teaches you more: there are several
+# traps.
 
 
 # %%
@@ -282,8 +299,8 @@ print("2048 + (1 + 1) =", (many + (one + one)).item())
 #
 # ### Underflow is not rounding
 #
-# Notes on AMP like to say: *FP16 has rounding errors, which swallow tiny gradients.* **Guess first:** here are two candidates, a
-# gradient of 0.00000001 (1e-8), and a step of 0.0001 for a weight of 1. Which gets lost, and is rounding to blame?
+# Notes on AMP like to say: *FP16 has rounding errors, which swallow tiny gradients.* **Guess first:** here are two candidates,
+# a gradient of 0.00000001 (1e-8), and a step of 0.0001 for a weight of 1. Which gets lost, and is rounding to blame?
 
 # %%
 gradient, step = 1e-8, 1e-4
@@ -293,11 +310,12 @@ print("step in FP16:     ", torch.tensor(step).half().item())
 print("weight + step:    ", (weight + torch.tensor(step).half()).item())
 
 # %% [markdown]
-# The gradient is gone by itself, whatever stands beside it: *underflow*. The step is fine, good to three digits. Only next to the
-# weight, where the gap is ten times as large, it *rounds* away.
+# The gradient is gone by itself, whatever stands beside it: *underflow*. The step is fine, good to three digits. Only next to
+# the weight, where the gap is ten times as large, it *rounds* away.
 #
-# **Guess first:** two cures. One multiplies by 1,024 before the cast to FP16 and divides in FP32 afterwards, as a loss scale does.
-# The other keeps the weight in FP32. Which cures what?
+# **Guess first:** two cures. One multiplies by 1,024 before the cast to FP16 and divides in FP32 afterwards. (With a *loss
+# scale*, the large number by which a `GradScaler` multiplies the loss, that happens to all gradients.) The other keeps the
+# weight in FP32. Which cures what?
 
 
 # %%
@@ -317,7 +335,8 @@ print(f"FP32 weight + step:             {(weight.float() + small[1]).item():.4f}
 # | the gradient, lost by **underflow** | comes through | still 0: it was gone before |
 # | the step, lost by **rounding** | still lost: it was never too small | counts |
 #
-# Two diseases, two cures, and neither helps with the other. AMP needs both: the FP32 weights are lesson 03, the scale is lesson 04.
+# Two diseases, two cures, and neither helps with the other. AMP needs both: the FP32 weights are lesson 03, the scale is lesson
+# 04.
 
 # %%
 assert torch.tensor(gradient).half() == 0
@@ -330,9 +349,9 @@ assert (weight.float() + torch.tensor(step).half()) > weight
 # %% [markdown]
 # ### And BF16?
 #
-# BF16 reaches as far as FP32: it holds the squares above, and the small gradient. **Guess first:** a weight starts at 1, as the
-# weights of every LayerNorm do. Adam takes 100 steps of 0.001 towards 0, with the weight in FP32, in FP16, and in BF16. Where does
-# it end?
+# BF16 reaches as far as FP32: it holds the squares above, and the small gradient. **Guess first:** a weight starts at 1, as
+# those of every LayerNorm do (it brings rows of activations to mean 0 and variance 1, and then multiplies them by its weights).
+# Adam takes 100 steps of 0.001 towards 0, with the weight in FP32, in FP16, and in BF16. Where does it end?
 
 # %%
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -344,33 +363,51 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     print(f"{dtype}: {weight.item():.3f}")
 
 # %% [markdown]
-# In BF16 it never moved. Was that bad luck with the number 1? Take all 8,192 weights of the network's first layer, and steps of
-# every size, measured by the weight that they are taken from. **Guess first:** is there one size of step that divides those that
-# count from those that are lost?
+# In BF16 it never moved. (FP16 rounds as well: each step of 0.001 becomes one of 0.00098, two of its gaps.) Was that bad luck
+# with the number 1? Take all 8,192 weights of the network's first layer, of which half are below about 0.06 in size. **Guess
+# first:** how many of them does a step of 0.001 move, how many a tenth of it, and a hundredth?
 
 # %%
 weights = model[0].weight.detach().flatten()
-powers = torch.linspace(-14, -6, 81)
+for rate in (1e-3, 1e-4, 1e-5):
+    for each in (FP16, BF16):
+        stored = each.round(weights)
+        share = (each.round(stored - rate) != stored).double().mean()
+        print(f"a step of {rate:.5f} moves {share:4.0%} of the weights in {each.name}")
+
+# %% [markdown]
+# **What you saw.** Partly it was: where weights are small, so are the gaps between them, and 0.001 moves every one. But most
+# learning rates go down during training. At a tenth BF16 loses three steps of four; at a hundredth FP16 does, and BF16 nearly
+# all.
+#
+# What counts is how large a step is beside *its* weight. **Guess first:** how small a part of its weight may a step be?
+
+# %%
+powers = torch.linspace(-14, -5, 91).tolist()
 figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
-for each, colour in ((FP16, COLOURS["blue"]), (BF16, COLOURS["orange"])):
+for each, colour, end in ((FP16, "blue", -11), (BF16, "orange", -8)):
     stored = each.round(weights)
-    after = [each.round(stored * (1 - 2.0**power)) for power in powers.tolist()]
-    shares = [(new != stored).double().mean().item() for new in after]
-    axes.plot(powers, shares, color=colour, linewidth=2, label=each.name)
-axes.axvline(math.log2(0.001), color="#999999", linestyle=":", label="0.001")
+    after = (each.round(stored * (1 - 2.0**power)) for power in powers)
+    shares = [(new != stored).double().mean() for new in after]
+    axes.plot(powers, shares, color=COLOURS[colour], linewidth=2)
+    axes.text(end - 0.35, 0.5, each.name, color=COLOURS[colour])
+for size in (1, 0.06):
+    axes.axvline(place := math.log2(0.001 / size), color="#999999", linestyle=":")
+    axes.text(place - 0.1, 1.07, f"0.001 for a weight of {size}", ha="right")
 axes.set(xlabel="step ÷ weight, powers of two", ylabel="share of weights that move")
-axes.set_title("Which steps move a weight")
-axes.legend(frameon=False, loc="center left")
+axes.set(title="Which steps move a weight", ylim=(-0.05, 1.2), yticks=(0, 0.5, 1))
+axes.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# **What you see.** There are two sizes. In BF16 no step under 2^−9 of its weight (0.2 %) moves anything, and above 2^−8 every step
-# does. Between them it depends on where the weight stands between its powers of two. In FP16 the same happens at an eighth of that,
-# from 2^−12 to 2^−11.
+# **What you see.** In BF16 no step under 2^−9 of its weight (0.2 %) moves anything, and above 2^−8 every step does. Between
+# them it depends on where the weight stands between its powers of two. In FP16 the same happens at an eighth of that, from
+# 2^−12 to 2^−11.
 #
-# The dotted line is Adam's step of above, a thousandth of its weight: FP16 keeps it, BF16 loses it, and with a learning rate of
-# 0.0001 both lose it. So a larger range is no cure for lost steps, and a loss scale is none either. That is why mixed precision
-# with BF16, too, keeps its weights in FP32.
+# The dotted lines are steps of 0.001: for the weight of 1 of above, which stands where BF16 loses every step, and for a typical
+# weight of this layer. A tenth of the learning rate moves both lines 3.3 to the left. Then FP16 loses the steps of the one as
+# well, and BF16 those of the other; after one more tenth both formats lose both. So a larger range is no cure for lost steps,
+# and a loss scale is none either. That is why mixed precision with BF16, too, keeps its weights in FP32.
 
 # %%
 for each, lost, counts in ((BF16, -9, -8), (FP16, -12, -11)):
@@ -384,15 +421,27 @@ assert weight == 1
 assert (nn.LayerNorm(3).weight == 1).all()
 assert BF16.round(gradient) > 0
 assert BF16.round(300.0**2) < 1e5
-assert 2.0**-9 > 0.001 > 2.0**-11 > 2.0**-12 > 0.0001
+
+# %%
 assert weights.numel() == 8192
+assert 0.05 < weights.abs().median() < 0.07
+for rate, in_fp16, in_bf16 in ((1e-3, 1, 1), (1e-4, 1, 0.26), (1e-5, 0.26, 0.03)):
+    for each, share in ((FP16, in_fp16), (BF16, in_bf16)):
+        stored = each.round(weights)
+        moved = (each.round(stored - rate) != stored).double().mean()
+        assert abs(moved - share) < 0.02
+assert 2.0**-9 > 0.001 > 2.0**-11 > 2.0**-12 > 0.0001
+assert 2.0**-8 < 0.001 / 0.06
+assert 2.0**-11 < 0.0001 / 0.06 < 2.0**-9
+assert 0.00001 / 0.06 < 2.0**-12
 
 # %% [markdown]
 # ### Exercise 2.3 · The smallest step that moves a weight
 #
-# A weight `w` in FP16 gets an update: `w + step`, rounded to FP16 again. Below which size is every step lost? You get `w`, a Python
-# `float` that FP16 holds exactly, with 1 ≤ |w| ≤ 32768; it may be negative. Return, as a Python `float`, the smallest *positive*
-# number `step` for which `w + step`, added in FP16, is not `w` any more. The step itself must be an FP16 number, too.
+# A weight `w` in FP16 gets an update: `w + step`, rounded to FP16 again. Below which size is every step lost? You get `w`, a
+# Python `float` that FP16 holds exactly, with 1 ≤ |w| ≤ 32768; it may be negative. Return, as a Python `float`, the smallest
+# *positive* number `step` for which `w + step`, added in FP16, is not `w` any more. The step itself must be an FP16 number,
+# too.
 #
 # A formula passes, and so does a search. All FP16 numbers are only 65,536.
 
@@ -418,8 +467,8 @@ check("2.3", smallest_effective_step)
 # %% [markdown]
 # ## Numbers from FP32 code
 #
-# Some failures come with the constants that people write into their code. One is called eps, and is there so that nobody divides by
-# zero. **Guess first:** `x` is 0, in FP16. Which of these quotients are finite?
+# Some failures come with the constants that people write into their code. One is called eps, and is there so that nobody
+# divides by zero. **Guess first:** `x` is 0, in FP16. Which of these quotients are finite?
 
 # %%
 x = torch.tensor(0.0).half()
@@ -430,9 +479,10 @@ for eps in (1e-8, 1e-6, 1e-4):
 # **What you saw.** 1e-8 is zero in FP16, and guards nothing. 1e-6 is not zero, but its inverse, a million, is too large. An eps
 # must keep the *quotient* in range: in FP16 it is at least 1 ÷ 65,504, about 0.000015, if what is divided is near 1.
 #
-# Adam has such an eps: 1e-8, by default. Its first step is the learning rate, here 0.001, against the gradient, however large or
-# small that is; without a gradient there is no step. **Guess first:** four FP16 weights of 1 have the gradients 0, 0.0001, 0.001
-# and 1. Where are they after it?
+# Adam has such an eps: 1e-8, by default. It divides each step by the root of a running mean of g², the squared gradient, plus
+# eps. So its first step is the learning rate, here 0.001, against the gradient, however large or small that is; without a
+# gradient there is no step. **Guess first:** four FP16 weights of 1 have the gradients 0, 0.0001, 0.001 and 1. Where are they
+# after it?
 
 # %%
 for dtype in (torch.float32, torch.float16):
@@ -442,16 +492,16 @@ for dtype in (torch.float32, torch.float16):
     print(f"{dtype}: {[round(each, 3) for each in weight.tolist()]}")
 
 # %% [markdown]
-# Three of four are destroyed in one step. Adam divides by the root of a running mean of g². It starts as 0.001 g², and for a
-# gradient of 0.001 that is 10⁻⁹: underflow. Then the eps should help, and it is zero, too. What remains is 0 ÷ 0 = NaN for the
-# first weight, and a division by zero for the next two. With an eps of 1e-4 the NaN goes away, but the squares of small gradients
-# stay zero, and their steps are wrong. The cure is FP32 weights and FP32 optimizer state, which AMP has anyway.
+# Three of four are destroyed in one step. The running mean of g² starts as 0.001 g², and for a gradient of 0.001 that is 10^−9:
+# underflow. Then the eps should help, and it is zero, too. What remains is 0 ÷ 0 = NaN for the first weight, and a division by
+# zero for the next two. With an eps of 1e-4 the NaN goes away, but the squares of small gradients stay zero, and their steps
+# are wrong. The cure is FP32 weights and FP32 optimizer state, which AMP has anyway.
 #
 # ### Minus a billion
 #
 # Attention hides words that must not be looked at: before softmax, it lowers their scores by a number so large that they get no
-# weight. A billion is a popular one. **Guess first:** in the second row below nothing is kept, as in a line of padding. What comes
-# of that row in FP32, what in FP16?
+# weight. A billion is a popular one. **Guess first:** in the second row below nothing is kept, as in a line of padding (which
+# only fills a batch up). What comes of that row in FP32, what in FP16?
 
 # %%
 keep = torch.tensor([[True, True, False], [False, False, False]])
@@ -469,9 +519,9 @@ except RuntimeError as error:
 print("masked_fill:", refused_mask)
 
 # %% [markdown]
-# **What you saw.** In FP16 minus a billion is −∞. A row of nothing but −∞ has no softmax: the largest is subtracted from all, and
-# −∞ minus −∞ is NaN. A row in which something is kept comes out right, so the model works until the first line of padding.
-# `masked_fill` refuses a number that does not fit; it is the only one that says so.
+# **What you saw.** In FP16 minus a billion is −∞. A row of nothing but −∞ has no softmax: the largest is subtracted from all,
+# and −∞ minus −∞ is NaN. A row in which something is kept comes out right, so the model works until the first line of padding.
+# `masked_fill` refuses a number that does not fit; arithmetic, and `torch.where` as well, make −∞ of it and say nothing.
 
 # %%
 zero = torch.zeros(1).half()
@@ -488,9 +538,9 @@ assert row_of_nothing.isnan().all()
 # %% [markdown]
 # ### Exercise 2.4 · Masks that fit
 #
-# Attention hides words by making their scores so low that `softmax` gives them nothing. You get `scores`, of dtype FP16, BF16 or
-# FP32, each from −1000 to 1000, and `keep`, a bool tensor of the same shape: `True` means *keep*. Return new scores of the same
-# dtype and shape, which `torch.softmax(…, dim=-1)` turns into weights like these:
+# Attention hides words by making their scores so low that `softmax` gives them nothing. You get `scores`, of dtype FP16, BF16
+# or FP32, each from −1000 to 1000, and `keep`, a bool tensor of the same shape: `True` means *keep*. Return new scores of the
+# same dtype and shape, which `torch.softmax(…, dim=-1)` turns into weights like these:
 #
 # - in a row where something is kept, what is not kept weighs exactly 0, and what is kept weighs as much as if the rest were not
 #   there;
@@ -539,9 +589,9 @@ axes.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# **What you see.** FP16 stops at 256, for good: there the gap is 0.25, and 0.1 is less than half of it. BF16 stops at 32. It is the
-# lost step of above, with the sum in the place of the weight. (Look closely: before it stops, FP16 runs *ahead*. From 128 on its
-# gap is 0.125, and every 0.1 is rounded up to that.)
+# **What you see.** FP16 stops at 256, for good: there the gap is 0.25, and 0.1 is less than half of it. BF16 stops at 32. It is
+# the lost step of above, with the sum in the place of the weight. (Look closely: before it stops, FP16 runs *ahead*. From 128
+# on its gap is 0.125, and every 0.1 is rounded up to that.)
 #
 # **Guess first:** the same terms, but `terms.sum()` in place of the loop?
 
@@ -551,9 +601,9 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     print(f"{dtype}: sum {terms.sum().item():.1f}")
 
 # %% [markdown]
-# PyTorch's `sum`, `mean` and `cumsum` add in FP32 and round once, at the end. What stalls are the sums that you keep yourself, from
-# batch to batch: an epoch's loss, the number of right answers. **Guess first:** a loss is 0.7 in every batch. What is its mean over
-# 100, 1,000, 5,000 and 20,000 batches, if you add it up in FP16?
+# PyTorch's `sum`, `mean` and `cumsum` add in FP32 and round once, at the end. What stalls are the sums that you keep yourself,
+# from batch to batch: an epoch's loss, the number of right answers. **Guess first:** a loss is 0.7 in every batch. What is its
+# mean over 100, 1,000, 5,000 and 20,000 batches, if you add it up in FP16?
 
 # %%
 loss, total, seen = torch.tensor(0.7).half(), torch.zeros(()).half(), 0
@@ -585,8 +635,9 @@ for dtype, stop in ((torch.float16, 2048), (torch.bfloat16, 256)):
 # ### Exercise 2.5 · A mean over many batches
 #
 # A loss is logged batch by batch, in FP16. You get `batches`, an iterable of FP16 tensors of any shapes and sizes: a list, or a
-# generator, which can be walked through only once. Some batch may be empty. Return the mean over all *elements* of all batches as a
-# Python `float`, right to six digits (relative error at most 0.000001). If there is no element at all, raise a `ValueError`.
+# generator, which can be walked through only once. Some batch may be empty. Return the mean over all *elements* of all batches
+# as a Python `float`, right to six digits (relative error at most 0.000001). If there is no element at all, raise a
+# `ValueError`.
 
 
 # %%
@@ -615,8 +666,8 @@ check("2.5", running_mean)
 #
 # All five are from code that somebody wrote and wondered about. None of them raises anything.
 #
-# **1. A normalisation by hand.** RMSNorm divides a row by the root of its mean square. **Guess first:** what comes out for a row of
-# a few hundred: infinity, NaN or something else?
+# **1. A normalisation by hand.** RMSNorm does without LayerNorm's mean: it divides a row by the root of its mean square.
+# **Guess first:** what comes out for a row of a few hundred: infinity, NaN or something else?
 
 # %%
 x = torch.tensor([[300.0, -500.0, 800.0, 100.0]]).half()
@@ -628,7 +679,8 @@ print("PyTorch:   ", [[round(each, 2) for each in F.rms_norm(x, (4,)).tolist()[0
 # Zeros. The squares are infinite, and 1 ÷ √∞ is a perfectly good 0. No inf and no NaN leaves this line, so nobody who looks for
 # them finds anything, and the gradient is a row of zeros as well. `F.rms_norm` and `F.layer_norm` compute in FP32 inside.
 #
-# **2. Attention scores.** The formula says q · k ÷ √d. **Guess first:** q and k are 40 in all of 64 places, so √d is 8. Does it
+# **2. Attention scores.** How much one word looks at another is a product of two vectors of d numbers, the one's query q and
+# the other's key k. The formula says q · k ÷ √d. **Guess first:** q and k are 40 in all of 64 places, so √d is 8. Does it
 # matter when you divide?
 
 # %%
@@ -637,25 +689,27 @@ print("divide the product:", (q @ k.T / 8).item())
 print("divide q:          ", (q / 8 @ k.T).item())
 
 # %% [markdown]
-# The product is 102,400. Softmax makes NaN of infinite scores, and no loss scale helps: that acts on gradients, and this is the
-# forward pass. Divide `q`, or use `F.scaled_dot_product_attention`.
+# The product is 102,400. Softmax makes NaN of a row with a score of +∞, and no loss scale helps: that acts on gradients, and
+# this is the forward pass. Divide `q`, or use `F.scaled_dot_product_attention`.
 #
-# **3. Clipping by hand.** Gradients whose norm is over 1 are divided by it. **Guess first:** 9,000 FP16 gradients are 100. What is
-# left of them?
+# **3. Clipping by hand.** Gradients whose norm is over 1 are divided by it. **Guess first:** 9,000 FP16 gradients are 100. What
+# is left of them?
 
 # %%
 gradients = torch.full((9000,), 100.0).half()
 norm = (gradients * gradients).sum().sqrt()
-print("norm:     ", norm.item())
-print("clipped:  ", (gradients * (1 / norm))[:3].tolist())
-print("PyTorch's:", torch.linalg.vector_norm(gradients).item())
+print("norm:          ", norm.item())
+print("clipped:       ", (gradients * (1 / norm))[:3].tolist())
+print("PyTorch's norm:", torch.linalg.vector_norm(gradients).item())
 
 # %% [markdown]
-# The norm, 9,487, is well in range; its square is not. So all is divided by infinity: the network stands still, and its loss is a
-# flat line of finite numbers. The norms in `torch.nn.utils.clip_grad_norm_` are computed in FP32 inside.
+# The norm, 9,487 (the nearest FP16 number is 9,488), is well in range; its square is not. So all is divided by infinity: the
+# network stands still, and its loss is a flat line of finite numbers. The norms in `torch.nn.utils.clip_grad_norm_` are
+# computed in FP32 inside. But they are handed over in the dtype of the gradients: beyond 65,504 an FP16 norm is infinite there,
+# too, and the gradients become zeros. That is one reason to clip FP32 gradients.
 #
-# **4. Averaged weights.** An exponential moving average (EMA) follows the weights: at each step it goes 0.001 of the way to them.
-# **Guess first:** the weights are 1, the average starts at 0. After 5,000 steps it should be 0.993. And in 16 bits?
+# **4. Averaged weights.** An exponential moving average (EMA) follows the weights: at each step it goes 0.001 of the way to
+# them. **Guess first:** the weights are 1, the average starts at 0. After 5,000 steps it should be 0.993. And in 16 bits?
 
 # %%
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -679,8 +733,8 @@ print("PyTorch, FP64 to FP16:   ", x.half().item())
 
 # %% [markdown]
 # On a CPU, PyTorch goes from FP64 to FP16 by way of FP32. There the trifle is lost, a tie is left, and the tie goes to the even
-# one. It is half a gap either way, and no training will notice; a test that compares bits will. `FP16.round` of `amp_lab.formats`
-# rounds once.
+# one. It is half a gap either way, and no training will notice; a test that compares bits will. `FP16.round` of
+# `amp_lab.formats` rounds once.
 
 # %%
 probe = torch.tensor([[300.0, -500.0, 800.0, 100.0]]).half().requires_grad_()
@@ -703,6 +757,9 @@ parameter = nn.Parameter(torch.zeros(9000).half())
 parameter.grad = gradients.clone()
 assert 9480 < nn.utils.clip_grad_norm_([parameter], 1.0) < 9500
 assert parameter.grad.all()
+parameter.grad = 10 * gradients
+assert nn.utils.clip_grad_norm_([parameter], 1.0).isinf()
+assert not parameter.grad.any()
 assert number - 1 > 2**-11
 
 # %% [markdown]
@@ -710,10 +767,10 @@ assert number - 1 > 2**-11
 #
 # - Ask of every line: what are the largest and the smallest number *on the way*? Inputs and results may fit where squares,
 #   exponentials and sums do not.
-# - **Overflow** gives inf and later NaN, or a quiet 0 behind a division. **Underflow** makes zero of a small number. **Rounding**
-#   loses a small number next to a large one.
-# - A loss scale cures the underflow of gradients. FP32 weights cure lost steps. Neither does the work of the other, and BF16 needs
-#   FP32 weights even more.
+# - **Overflow** gives inf and later NaN, or a quiet 0 behind a division. **Underflow** makes zero of a small number.
+#   **Rounding** loses a small number next to a large one.
+# - A loss scale cures the underflow of gradients. FP32 weights cure lost steps. Neither does the work of the other, and BF16
+#   needs FP32 weights even more.
 # - Go to FP32 *before* the dangerous operation. Afterwards there is nothing left to save.
 # - PyTorch's own `sum`, `mean`, `softmax` and `layer_norm` are careful inside. What you write by hand is as careful as you are.
 # - 1e-8 and −1e9 are FP32 numbers. Ask `torch.finfo(x.dtype)`.

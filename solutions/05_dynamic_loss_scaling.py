@@ -29,6 +29,7 @@ from amp_lab.course import check, hint, quiz, solution
 from amp_lab.course.lessons.l05.given import ForgetfulScaler
 from amp_lab.scaling import LossScaleTooSmall, ScaleRule, ScaleState, simulate
 from amp_lab.train.data import digits
+from amp_lab.view.plots import COLOURS
 from amp_lab.view.scale_history import scale_history
 from amp_lab.view.scaler_simulator import scaler_simulator
 
@@ -79,28 +80,40 @@ for x, y in batches():
 
 # %% [markdown]
 # A scale that is a power of two suits a step as long as scale × largest gradient stays in FP16's range. **Guess first:** you
-# pick the largest scale that suits the first step. Of the 999 steps that follow, how many does it suit? And by the end of
-# training, how many times too small has it become: twice, 10 times, more?
+# pick the largest scale that suits the first step. Of the 999 steps that follow, how many does it suit? And what becomes of the
+# largest scale that a step can bear as training goes on: does it stay, rise or fall, and by how much?
 
 # %% tags=["nbval-ignore-output"] reason="the last digits of gradients depend on the processor"
 bears = [math.floor(math.log2(65504 / peak)) for peak in peaks]  # as powers of two
-first, last = bears[0], sorted(bears[-100:])[50]
-suited = sum(bear >= first for bear in bears[1:])
-print(f"the first step bears 2^{first}; that suits {suited} of the 999 steps after it")
-print(f"the last hundred bear 2^{last} (median): {2 ** (last - first)} times as much")
-print(f"over the whole run it is between 2^{min(bears)} and 2^{max(bears)}")
+first, typical_last = bears[0], sorted(bears[-100:])[50]
+suited = [bear >= first for bear in bears[1:]]
+print(f"the first step bears 2^{first}; it suits {sum(suited)} of the 999 others")
+print(f"the last one that it does not suit is step {999 - suited[::-1].index(False)}")
+print(f"the last hundred bear 2^{typical_last} (median)")
+print(f"loss: {losses_fp32[0]:.2f} at first, {losses_fp32[-1]:.4f} at last")
 
 # %%
-assert 500 < suited < 990
-assert 2 <= last - first <= 5
+figure, axes = plt.subplots(figsize=(8, 3), layout="constrained")
+axes.plot(bears, color=COLOURS["blue"], linewidth=1, drawstyle="steps-mid")
+axes.axhline(first, color=COLOURS["orange"], linestyle="--")
+axes.text(999, first - 1, "what the first step bears", ha="right")
+axes.set(xlabel="training step", ylabel="largest scale, as a power of 2")
+axes.set_title("The largest loss scale that each step can bear")
+axes.spines[["top", "right"]].set_visible(False)
+plt.show()
+
+# %%
+assert 500 < sum(suited) < 990
+assert 2 <= typical_last - first <= 5
 assert max(bears) - min(bears) >= 6
 assert max(losses_fp32[-100:]) < 0.1 * losses_fp32[0]
+assert min(bears[:100]) < first
 
 # %% [markdown]
-# **What you saw.** Both ways of being wrong in one run. Some early steps bear less than the first one did: with its scale they
-# overflow. Later the loss falls, the gradients with it, and the same scale leaves more and more of FP16's range unused, which
-# is where small gradients die. A scale that is always right has to *move*. Nobody wants to watch it for days. So let it move
-# itself.
+# **What you saw.** Both ways of being wrong in one run. Many of the early steps bear less than the first one did: with its
+# scale they overflow. Later the loss falls, the gradients with it, and the same scale leaves more and more of FP16's range
+# unused, which is where small gradients die. A scale that is always right has to *move*. Nobody wants to watch it for days. So
+# let it move itself.
 #
 # ## Two rules
 #
@@ -115,7 +128,7 @@ assert max(losses_fp32[-100:]) < 0.1 * losses_fp32[0]
 # the first one counts?
 
 
-# %% tags=["nbval-ignore-output"] reason="which parameters overflow depends on the processor"
+# %%
 def one_step(model, optimizer, scaler, x, y):
     with torch.autocast(device, torch.float16):
         loss = nn.functional.cross_entropy(model(x), y)
@@ -126,11 +139,14 @@ def one_step(model, optimizer, scaler, x, y):
     return loss.item()
 
 
+# %% tags=["nbval-ignore-output"] reason="which steps overflow depends on the processor"
 model, optimizer = set_up()
 scaler = DynamicLossScaler(init_scale=2.0**24, growth_interval=20)
 for x, y in batches(7):
     one_step(model, optimizer, scaler, x, y)
-    print(scaler.last)
+    outcome = "skipped" if scaler.last.skipped else "counts"
+    overflowed = ", ".join(each.name for each in scaler.last.overflowed)
+    print(f"scale 2^{math.log2(scaler.last.scale):.0f}: {outcome:8} {overflowed}")
 
 # %%
 skipped = scaler.history.skipped
@@ -143,9 +159,9 @@ assert 2 <= sum(skipped) <= 6
 # too high is harmless, and why PyTorch's scaler starts at 2^16 and not at 1: down it goes one factor of two a *step*, up only
 # one factor of two for N clean steps.
 #
-# (`scaler.last` is an extra of `amp_lab.DynamicLossScaler`, which otherwise does what PyTorch's scaler does. It can
-# tell the parameters' names because the optimizer was given `model.named_parameters()`; those of the network's last layer,
-# nearest to the loss, are still infinite when the others have come down.)
+# (`scaler.last` is an extra of `amp_lab.DynamicLossScaler`, which otherwise does what PyTorch's scaler does. It can tell the
+# parameters' names because the optimizer was given `model.named_parameters()`. `print(scaler.last)` tells more: how many
+# entries are infinite, and how many NaN, which is what comes of ∞ − ∞ and 0 × ∞ further back in the network.)
 #
 # ## Is it finite?
 #
@@ -190,8 +206,9 @@ assert torch.tensor([3e38, 3e38, -math.inf]).max().isfinite()
 # - `True` if any gradient (`.grad`) holds `inf`, `-inf` or a NaN, `False` if all of them are finite, however large;
 # - a parameter may have no gradient: then `.grad` is `None`. If there is no gradient at all, nothing has overflowed;
 # - gradients are FP32 or FP16, dense or *sparse*: `nn.Embedding(..., sparse=True)` leaves one that stores only the rows that
-#   were looked up. Many functions refuse those; `grad.to_dense()` writes one out in full, and returns a dense one as it is;
-# - leave the gradients as they are.
+#   were looked up, and one that is stored twice counts with its sum. Many functions refuse those; `grad.to_dense()` writes one
+#   out in full, and returns a dense one as it is;
+# - leave the gradients as they are, and `.grad` the very tensor that it was.
 
 
 # %%
@@ -259,8 +276,11 @@ scaler_simulator(peaks, simulate, init_scale=2.0**24, growth_interval=20)
 #
 # 1. Growth interval 200, then 5. How many steps are lost, and how far below the grey edge does the scale run?
 # 2. Start at 2^0 with interval 200. When does the scale arrive where it should be?
-# 3. Start at 2^40. What does a start that is far too high cost?
+# 3. Start at 2^32. What does a start that is far too high cost?
 # 4. Growth factor 8 with interval 20: is bolder better?
+#
+# The next cells do the same in numbers: how many steps are lost, and by how much the scale could typically have been larger
+# (the median over all steps).
 
 
 # %%
@@ -276,41 +296,40 @@ settings = {"interval 20": start | {"growth_interval": 20}}
 settings["interval 200"] = start | {"growth_interval": 200}
 settings["interval 5"] = start | {"growth_interval": 5}
 settings["start at 2^0, interval 200"] = {"init_scale": 1.0, "growth_interval": 200}
-settings["start at 2^40, interval 20"] = {"init_scale": 2.0**40, "growth_interval": 20}
+settings["start at 2^32, interval 20"] = {"init_scale": 2.0**32, "growth_interval": 20}
 bold = {"growth_interval": 20, "growth_factor": 8.0}
 settings["growth factor 8, interval 20"] = start | bold
 
 # %% tags=["nbval-ignore-output"] reason="the last digits of gradients depend on the processor"
 found = {name: tried(**each) for name, each in settings.items()}
+print(f"{'':29} lost   could be as many times larger   16 times or more")
 for name, (lost, room, low) in found.items():
-    print(
-        f"{name:29}{lost:4} steps lost; room above, median: 2^{room:.0f}; "
-        f"too low by 2^4 or more in {low} steps"
-    )
+    print(f"{name:29} {lost:4}   {2.0**room:29,.0f}   {low:10} steps")
 
 # %%
 lost = {name: each[0] for name, each in found.items()}
 assert lost["interval 200"] < 0.5 * lost["interval 20"] < 0.25 * lost["interval 5"]
 assert lost["start at 2^0, interval 200"] == 0
 assert found["start at 2^0, interval 200"][2] == 1000
-assert 14 <= lost["start at 2^40, interval 20"] - lost["interval 20"] <= 18
+assert 6 <= lost["start at 2^32, interval 20"] - lost["interval 20"] <= 10
 assert lost["growth factor 8, interval 20"] > 1.5 * lost["interval 20"]
 
 # %% [markdown]
 # **What you saw.** A short interval hugs the edge and falls off it all the time; a long one loses almost nothing and lags
-# behind. A start that is too low is the dangerous one: nothing is skipped, nothing complains, and a thousand steps train with a
-# scale that loses small gradients. Too high costs one step for each power of two, once. And bold growth is paid back in skipped
-# steps: after ×8 one halving is not enough.
+# behind. A start that is too low is the dangerous one: nothing is skipped, nothing complains, and all thousand steps train with
+# a scale that is far too small, which lesson 04 saw small gradients die of. Too high costs one step for each power of two,
+# once. And bold growth is paid back in skipped steps: after ×8 one halving is not enough.
 #
 # ### Exercise 5.2 · The next scale
 #
 # Write the rule itself, as a *pure* function: it takes the state after the last step and returns the state after this one, and
-# changes nothing. State and settings are objects that nobody can change by accident:
+# changes nothing. (PyTorch's scaler may sink as low as it likes, `amp_lab`'s can have a floor; here there always is one.) State
+# and settings are objects that nobody can change by accident:
 #
 # | | |
 # |---|---|
-# | `ScaleState(scale, clean_steps)` | the scale, and how many clean steps in a row there have been since it last changed |
-# | `ScaleRule(growth_factor, backoff_factor, growth_interval, min_scale)` | the settings; here `min_scale` is always a number |
+# | `ScaleState(scale, clean_steps)` | the scale, and the count: how many clean steps in a row, since the last overflow or growth |
+# | `ScaleRule(growth_factor, backoff_factor, growth_interval, min_scale)` | the settings; `min_scale` is the floor |
 #
 # - **Overflow:** the scale is multiplied by `backoff_factor`, but does not sink below `min_scale` (it never starts below); the
 #   count starts again at 0.
@@ -345,13 +364,13 @@ check("5.2", next_scale)
 # ## Four calls
 #
 # Rules are half of a scaler. The other half is *when* what happens, for a loop wants to do things in between. Clipping must see
-# the true gradients, so there must be a moment when they are unscaled and the step is not yet made. A GAN has two optimizers
-# and one scale. Hence four calls:
+# the true gradients, so there must be a moment when they are unscaled and the step is not yet made. A GAN, two networks that
+# train against each other, has two optimizers and one scale. Hence four calls:
 #
 # | call | what it does |
 # |---|---|
 # | `scale(loss)` | multiplies the loss, so that all gradients come out scaled |
-# | `unscale_(optimizer)` | divides this optimizer's gradients by the scale, and looks for infinities meanwhile. May be left out |
+# | `unscale_(optimizer)` | divides this optimizer's gradients by the scale, and looks for infinities and NaN meanwhile. May be left out |
 # | `step(optimizer)` | unscales, if nobody has; then calls `optimizer.step()`, or does not |
 # | `update()` | ends the iteration: only now may the scale change |
 #
@@ -381,8 +400,9 @@ for overflows in ((False, False), (True, False), (True, True)):
 # belongs to all, and falls once however many overflowed. (Is it good that one of two networks steps alone? That is for you to
 # say; PyTorch does not ask.)
 #
-# The order matters so much that PyTorch's scaler keeps book and refuses what makes no sense. **Guess first:** which of these
-# does it *not* refuse?
+# The order matters so much that PyTorch's scaler keeps book, and refuses what makes no sense. Five loops with a fault:
+# `unscale_` twice; `step` twice; `unscale_` after `step`; `update` without a step; a step and then no `update`. **Guess
+# first:** which one of them does it *not* refuse?
 
 
 # %%
@@ -415,9 +435,9 @@ for name, why in refused.items():
     print(f"{name:20} {why or 'not refused'}")
 
 # %% [markdown]
-# Only the last one, since nobody can see that a call is missing until the next one comes. (In the second iteration it is
-# refused, too.) Silent mistakes are those that no order of calls gives away, such as a `loss.backward()` that forgot its
-# `scale`. Lesson 07 has a clinic full of them.
+# Only the last one: that a call is missing can be seen only when the next one comes. (The second `step` would be refused.)
+# Silent mistakes are those that no order of calls gives away, such as a `loss.backward()` that forgot its `scale`. Lesson 07
+# has a clinic full of them.
 
 # %%
 assert two_losses(False, False) == ([0.5, 0.5], 1024)
@@ -440,8 +460,9 @@ assert [name for name, why in refused.items() if not why] == ["step, but no upda
 # - `scale(loss)` returns loss × scale as a new FP32 tensor that `backward()` can go through; `loss` stays as it is. The loss is
 #   a single number, FP32 or FP16 (whose largest number is 65504, so multiply in FP32).
 # - `unscale_(optimizer)` divides the gradients of *all* parameters of this optimizer by the scale, and remembers whether one of
-#   them holds an infinity or a NaN. The parameters lie in `optimizer.param_groups`, a list of dicts: `group["params"]`. They
-#   are FP32; a `.grad` may be `None`.
+#   them holds an infinity or a NaN. Even then it divides all of them, and leaves in place what it found: whoever looks for the
+#   cause must see it. The parameters lie in `optimizer.param_groups`, a list of dicts: `group["params"]`. They are FP32; a
+#   `.grad` may be `None`.
 # - `step(optimizer)` unscales, unless `unscale_` did so already in this iteration. Then it calls `optimizer.step()`, unless
 #   *this* optimizer's gradients overflowed. What `unscale_` found counts, even if clipping has made an infinity finite since
 #   then.
@@ -522,80 +543,88 @@ check("5.3", LossScaler)
 # solution("5.3")
 
 # %% [markdown]
-# The check has compared your scaler with PyTorch's. `amp_lab.DynamicLossScaler` passes the same comparison, over a
-# hundred thousand random steps, and you can read it: its rule is one function, `next_scale`, and where yours has a loop, it
-# lets PyTorch's fused kernel unscale all gradients at once. Here are both on the run from above:
+# The check has compared your scaler with PyTorch's. `amp_lab.DynamicLossScaler` passes the same comparison over a hundred
+# thousand random steps, and you can read it: its rule is one function, `next_scale`; where yours has a loop, it lets PyTorch's
+# fused kernel unscale all gradients at once. Here are both, on the run from above. (Solved 5.3? Put `LossScaler(2.0**24,
+# growth_interval=20)` in the place of either.)
+
 
 # %%
-weights, scales = [], []
-for each in (
-    DynamicLossScaler(init_scale=2.0**24, growth_interval=20),
-    torch.amp.GradScaler(device, init_scale=2.0**24, growth_interval=20),
-):
+def trained(scaler, steps=300):
     model, optimizer = set_up()
-    path = []
-    for x, y in batches(300):
-        path.append(each.get_scale())
-        one_step(model, optimizer, each, x, y)
-    weights.append(nn.utils.parameters_to_vector(model.parameters()))
-    scales.append(path)
-print("all scales equal:  ", scales[0] == scales[1])
-print("all weights equal: ", torch.equal(*weights))
+    scales = []
+    for x, y in batches(steps):
+        scales.append(scaler.get_scale())
+        one_step(model, optimizer, scaler, x, y)
+    return model, scales
+
+
+def weights(model):
+    return nn.utils.parameters_to_vector(model.parameters())
+
 
 # %%
-assert scales[0] == scales[1]
-assert torch.equal(*weights)
+torchs = torch.amp.GradScaler(device, init_scale=2.0**24, growth_interval=20)
+ours = DynamicLossScaler(init_scale=2.0**24, growth_interval=20)
+(torchs_model, torchs_scales), (our_model, our_scales) = trained(torchs), trained(ours)
+print("all scales equal: ", torchs_scales == our_scales)
+print("all weights equal:", torch.equal(weights(torchs_model), weights(our_model)))
+
+# %%
+assert torchs_scales == our_scales
+assert torch.equal(weights(torchs_model), weights(our_model))
+assert 2.0**19 <= ours.get_scale() <= 2.0**21
 
 # %% [markdown]
 # ## After a restart
 #
-# A checkpoint holds the model and the optimizer. **Guess first:** the job is killed after 300 steps, when the scale is
-# somewhere near 2^19, and resumed with a new scaler that starts at 2^24 like the first one. How many of the next steps are
-# lost? And with the default start, 2^16?
+# A checkpoint holds the model and the optimizer. Suppose the job is killed now, after 300 steps, with the scale near 2^20.
+# **Guess first:** it is resumed with a new scaler that starts at 2^24, like the first one. About how many of the next 20 steps
+# are lost? And how many with the default start, 2^16?
 
 
 # %%
 def resumed(scaler):
-    later = copy.deepcopy(model)  # as it was after 300 steps
-    optimizer = torch.optim.SGD(later.named_parameters(), lr=0.5)
+    model = copy.deepcopy(our_model)  # as it was after 300 steps
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.5)
     lost = 0
     for x, y in list(batches(320))[300:]:
         scale = scaler.get_scale()
-        one_step(later, optimizer, scaler, x, y)
+        one_step(model, optimizer, scaler, x, y)
         lost += scaler.get_scale() < scale
-    return nn.utils.parameters_to_vector(later.parameters()), lost
+    return weights(model), lost
 
 
 # %% tags=["nbval-ignore-output"] reason="how many steps are lost depends on the processor"
-saved = json.loads(json.dumps(each.state_dict()))  # a checkpoint, by way of a file
+saved = json.loads(json.dumps(ours.state_dict()))  # a checkpoint, by way of a file
 print("saved:", saved)
 restored = DynamicLossScaler()
 restored.load_state_dict(saved)
-runs = {"the same scaler": each, "a new one at 2^24": DynamicLossScaler(2.0**24)}
+runs = {"not interrupted": ours, "a new one at 2^24": DynamicLossScaler(2.0**24)}
 runs |= {"a new one at 2^16": DynamicLossScaler(), "the saved one": restored}
 ends, lost = {}, {}
 for name, scaler in runs.items():
     ends[name], lost[name] = resumed(scaler)
-    same = torch.equal(ends[name], ends["the same scaler"])
-    print(f"{name:18} lost {lost[name]} of 20 steps; equal to the first: {same}")
+    same = torch.equal(ends[name], ends["not interrupted"])
+    print(f"{name:18} {lost[name]} of 20 steps lost; as if not interrupted: {same}")
 
 # %%
 assert saved.keys() == DynamicLossScaler().state_dict().keys()
-assert torch.equal(ends["the saved one"], ends["the same scaler"])
+assert torch.equal(ends["the saved one"], ends["not interrupted"])
 assert lost["a new one at 2^24"] >= 3 > lost["the saved one"]
 assert lost["a new one at 2^16"] == 0
 
 # %% [markdown]
 # **What you saw.** Too high again costs a few steps. 2^16 loses none and is too low, the silent side: with an interval of 2,000
-# the scale would need thousands of steps to come back. And neither run is the one that was interrupted: no resume is exact
-# without the scaler's state. It is five numbers; save them. (One of them is the count of clean steps. Forget it, and the next
-# doubling comes late.)
+# the scale would need thousands of steps to come back. And neither of the two runs ends as the one that was not interrupted: no
+# resume is exact without the scaler's state. It is five numbers; save them. (One of them is the count of clean steps. Forget
+# it, and the next doubling comes late.)
 #
 # ### Exercise 5.4 · Remember across restarts
 #
 # A job is killed and started again. Weights and optimizer come back from the checkpoint; a new scaler would begin at 65536
-# again and skip steps that the old one had long learnt to avoid. `ForgetfulScaler` is a finished scaler, but cannot be saved.
-# This is all that it keeps:
+# again, which may be too low, or so high that it skips steps that the old one had long learnt to avoid. `ForgetfulScaler` is a
+# finished scaler, but cannot be saved. This is all that it keeps:
 #
 # | attribute | |
 # |---|---|
@@ -606,8 +635,8 @@ assert lost["a new one at 2^16"] == 0
 #
 # Give it the two methods. Both are called between iterations, after `update()`.
 #
-# - `state_dict()` returns a new `dict` of *plain numbers* under names of your choice. It must survive
-#   `json.loads(json.dumps(state))`, and must not change when the scaler goes on.
+# - `state_dict()` returns a new `dict` of *plain numbers*, each an `int` or a `float` under a name of your choice. It must
+#   survive `json.loads(json.dumps(state))`, and must not change when the scaler goes on.
 # - `load_state_dict(state)` makes this scaler go on exactly as the saved one would have gone on, whatever it was made with and
 #   has done before. It leaves `state` as it is: another scaler may load the same one.
 
@@ -652,7 +681,7 @@ check("5.4", ResumableScaler)
 # **1. "My first step is skipped! Is it a bug?"** No: it is how a dynamic scaler finds its place. A scheduler that is stepped in
 # that iteration warns, since the optimizer has not been: lesson 07.
 #
-# **2. The scale that sinks for ever.** Skipping leaves the gradients where they are, infinite. Suppose a loop forgets to clear
+# **2. A loop without `zero_grad`.** Skipping leaves the gradients where they are, infinite. Suppose a loop forgets to clear
 # them, or does so only after a step that counted. **Guess first:** what does the scale do, and does anything complain?
 
 
@@ -665,16 +694,17 @@ def sinking(scaler, steps):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        # no zero_grad: inf + anything is inf
+        # no zero_grad: what is infinite or NaN stays so, whatever is added
         if (step + 1) % 50 == 0:
-            print(f"step {step + 1}: loss {loss:.1f}, scale {scaler.get_scale()}")
+            print(f"step {step + 1}: loss {loss:.1f}, scale {scaler.get_scale():g}")
 
 
 sinking(torch.amp.GradScaler(device, init_scale=2.0**24), 200)
 
 # %% [markdown]
-# Halved in every step, down to zero, without a word; the loss stays finite and constant, for no step was ever made. A NaN in
-# the data or in a weight looks the same from here: *no* scale can cure it. Where PyTorch goes on, a floor can stop and say why:
+# Halved in every step, down to zero, without a word; the loss stays finite and where it was, for no step was ever made. A NaN
+# in the data or in a weight looks the same from here: *no* scale can cure it. Where PyTorch goes on, a floor can stop and say
+# why:
 
 # %% tags=["nbval-ignore-output"] reason="which parameters overflow depends on the processor"
 try:
@@ -690,31 +720,32 @@ print(f"{type(stopped).__name__}: {stopped}")
 # **4. "Was this step skipped?"** **Guess first:** which of these tells you: what `step` returns, or that the scale has changed?
 
 # %%
-model, optimizer = set_up()
-scaler = torch.amp.GradScaler(device, init_scale=2.0**18, growth_interval=1)
-for x, y in batches(2):
+weight = nn.Parameter(torch.ones(1, device=device))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+scaler = DynamicLossScaler(init_scale=1024.0, growth_interval=1)
+for slope in (1.0, math.inf):
     before = scaler.get_scale()
-    loss = nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad()
-    scaler.scale(loss * (1.0 if before == 2.0**18 else math.inf)).backward()
+    scaler.scale((slope * weight).sum()).backward()
     returned = scaler.step(optimizer)
     scaler.update()
-    after = scaler.get_scale()
-    print(f"step returned {returned}; the scale went {before:.0f} -> {after:.0f}")
+    print(f"a gradient of {slope}: step returned {returned}, ", end="")
+    print(f"the scale went {before:.0f} -> {scaler.get_scale():.0f};", scaler.last)
 
 # %% [markdown]
 # Neither. `step` returns what `optimizer.step()` returned, which for most is `None` as well; and the scale changes when it
-# *grows*, too. Ask whether it has become *smaller* (it cannot at 0), or a scaler that keeps a record: `scaler.last.skipped`
-# here. (Counting calls of `optimizer.step` does not work with optimizers made with `fused=True`: they are called in any case,
-# and skip inside.)
+# *grows*, too. With PyTorch's scaler, ask whether it has become *smaller* (which it cannot at 0). `DynamicLossScaler` keeps a
+# record: `scaler.last.skipped`. (Counting calls of `optimizer.step` does not work with optimizers made with `fused=True`: they
+# are called in any case, and skip inside.)
 #
 # **5. Everything that moves with a step.** Learning-rate schedules, moving averages of weights, counters of steps, running
 # means of the loss: on a skipped step they go on, although nothing was learnt, and one `inf` poisons a running mean for ever.
 # Let them wait for a step that counts.
 
 # %%
-assert scaler.get_scale() == 2.0**18
+assert scaler.get_scale() == 1024
 assert returned is None
+assert scaler.history.skipped == [False, True]
 assert "min_scale" in str(stopped)
 
 # %% [markdown]
@@ -725,7 +756,7 @@ assert "min_scale" in str(stopped)
 # - A start that is too high costs one step per power of two; one that is too low costs small gradients, in silence.
 # - An overflow is one infinity or NaN in any gradient. Look at every entry; sums, norms and maxima can lie.
 # - Each optimizer is skipped for its own gradients only; the scale changes once, in `update()`.
-# - The scaler belongs into the checkpoint: scale, count of clean steps, and its three settings.
+# - The scaler belongs in the checkpoint: scale, count of clean steps, and its three settings.
 # - A scale that only sinks is a message: something is infinite at *every* scale.
 #
 # ## Quiz

@@ -14,11 +14,13 @@ the same result comes from FP32 kernels, at their speed:
 The code in between stays plain PyTorch; backward passes, autocast and compiled models go the same way.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ContextDecorator
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -27,11 +29,15 @@ from amp_lab.device.asking_system import ask_cpu
 from amp_lab.device.cpu_kinds import cpu_kinds
 from amp_lab.device.facts import CpuFacts
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_PIECEMEAL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
 HALVES = {"FP16": torch.float16, "BF16": torch.bfloat16}
 
 # The operators that multiply and add up. What is not here comes down to these (linear, matmul, einsum, conv2d,
 # LSTM cells, most of attention), is an operation per element (outer, addr), or has FP32 sums of its own
-# (scaled_dot_product_attention's fused kernel).
+# (scaled_dot_product_attention's fused kernel). The exceptions are in tensor_cores' docstring; oneDNN's LSTM hands
+# what it keeps for its backward pass over in a block of bytes, so that only a second LSTM could take its place.
 _NEW_RESULT = (
     "mm addmm bmm baddbmm addbmm addmv dot vdot _addmm_activation convolution convolution_backward".split()
 )
@@ -51,17 +57,35 @@ def tensor_cores(*, always: bool = False) -> "TensorCores":
         with tensor_cores():
             ...
 
-        arithmetic = tensor_cores().start()  # for a whole notebook
-        print(arithmetic)                    # what that means on this machine
+        print(tensor_cores().start())  # for a whole notebook; says what that means on this machine
+        tensor_cores().stop()
+
+        @tensor_cores()
+        def train(model): ...
 
     While it is on, matrix products and convolutions whose operands are all FP16, or all BF16, and lie on the CPU
     are summed in FP32 and rounded once; `beta * input + alpha * product` of addmm and its relatives, too. So are
     their gradients. Everything else is untouched: other dtypes, other devices, sparse tensors, errors.
 
+    A result lies half a spacing of its dtype from the exact one, plus FP32's own error of n * 2^-24 * Σ|a||b| for
+    n terms. PyTorch's CPU kernels agree to one spacing where nothing cancels; for gradients of convolutions some
+    of them add up partial sums in 16 bits, which this does not.
+
+    Not emulated: `nn.LSTM` where PyTorch takes oneDNN's, that is in BF16 on CPUs with AVX-512, and in FP16 under
+    `torch.no_grad` on CPUs with FP16 arithmetic (LSTM cells, GRUs and RNNs are); and convolutions in a model that
+    `torch.jit` traced.
+
     A dtype for which this CPU has fast arithmetic of its own is left to the CPU, unless `always` is True.
 
     It holds for the whole process, in every thread: PyTorch's table of kernels is changed, once, however many
-    of these are on, and restored when the last one ends.
+    of these are on, and restored when the last one ends. Blocks are counted. `start` is not: it is one switch of
+    the process (one more with `always`), which anybody's `stop` turns off; code that others call takes a block.
+
+    Switch it on or off only while no other thread computes. PyTorch does not lock that table, so a product that
+    runs in another thread at that moment may fail, or crash the process. Keep one on around all the threads'
+    work; others inside it then leave the table alone.
+
+    `torch.compile` does not compile a function with such a block in it, and warns. Put the block around the call.
 
     The FP32 sums are as exact as PyTorch's FP32 products: `torch.set_float32_matmul_precision` can make those
     shorter on some CPUs.
@@ -69,44 +93,54 @@ def tensor_cores(*, always: bool = False) -> "TensorCores":
     return TensorCores(always=always)
 
 
-class TensorCores:
-    """What `tensor_cores` returns: a context manager that can also be started and stopped. `print` explains it.
+class TensorCores(ContextDecorator):
+    """What `tensor_cores` returns: a block, a decorator, and a switch to start and stop. `print` explains it.
 
-    `dtypes` are those that it emulates on this CPU. Starting what is on, or stopping what is off, does nothing.
+    `dtypes` are those that it emulates on this CPU, `always` is what it was made with. Starting what is started,
+    or stopping what is not, does nothing.
+
+    Raises:
+        TypeError: if `always` is neither True nor False, or what it decorates runs piecemeal (a generator).
     """
 
     def __init__(self, *, always: bool = False):
+        if not isinstance(always, bool):
+            raise TypeError(f"always is True or False, not {always!r}")
+        self.always = always
         self.dtypes = frozenset(HALVES.values()) if always else slow_halves(ask_cpu())
-        self._always = always
-        self._to_stop_at_exit: list[bool] = []
 
     @property
     def on(self) -> bool:
-        """Whether this object was started and not yet stopped."""
+        """Whether it is started, by this object or one with the same `always`, or a block of this object runs."""
         return _switch.holds(self)
 
     def start(self) -> Self:
-        """Begin; return this object."""
-        _switch.add(self)
+        """Begin, until `stop` of this object or of any with the same `always`; return this object."""
+        _switch.start(self)
         return self
 
     def stop(self) -> None:
-        """End. The kernels stay replaced as long as another one of these is on."""
-        _switch.remove(self)
+        """End what `start` began. Blocks last until their own end, and so does what they emulate."""
+        _switch.stop(self)
 
     def __enter__(self) -> Self:
-        # A block inside a page that has called start() leaves it started.
-        self._to_stop_at_exit.append(not self.on)
-        return self.start()
+        _switch.enter(self)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._to_stop_at_exit.pop():
-            self.stop()
+        _switch.leave(self)
+
+    def __call__(self, function: _Function) -> _Function:
+        """Decorate a function: each of its calls is a block."""
+        if any(piecemeal(function) for piecemeal in _PIECEMEAL):
+            # Its call returns at once; the block would be over before its work begins.
+            raise TypeError("tensor_cores() decorates plain functions: use a with-block inside this one")
+        return super().__call__(function)
 
     def __repr__(self) -> str:
-        return _describe(self.on, self._always, self.dtypes, _switch.dtypes)
+        return _describe(self, _switch.dtypes, _switch.holder())
 
 
 def slow_halves(cpu: CpuFacts) -> frozenset[torch.dtype]:
@@ -121,31 +155,52 @@ class _Switch:
 
     def __init__(self) -> None:
         self.dtypes: frozenset[torch.dtype] = frozenset()
-        self._asked: list[TensorCores] = []
+        self._started: list[TensorCores] = []  # at most one for each value of `always`
+        self._blocks: list[TensorCores] = []  # one entry for each block that runs now
         self._replaced: ReplacedKernels | None = None
         self._lock = threading.RLock()
 
     def holds(self, one: TensorCores) -> bool:
-        return any(one is other for other in self._asked)
+        return self._is_started(one) or one in self._blocks
 
-    def add(self, one: TensorCores) -> None:
+    def holder(self) -> str:
+        """Who keeps the emulation on, in words."""
+        for one in self._started:
+            if one.dtypes:
+                return f"tensor_cores({'always=True' if one.always else ''}), which was started,"
+        return "a with-block"
+
+    def start(self, one: TensorCores) -> None:
         with self._lock:
-            if not self.holds(one):
-                self._settle([*self._asked, one])
+            if not self._is_started(one):
+                self._settle([*self._started, one], self._blocks)
 
-    def remove(self, one: TensorCores) -> None:
+    def stop(self, one: TensorCores) -> None:
         with self._lock:
-            self._settle([other for other in self._asked if other is not one])
+            self._settle([other for other in self._started if other.always != one.always], self._blocks)
 
-    def _settle(self, asked: list[TensorCores]) -> None:
-        dtypes = frozenset[torch.dtype]().union(*(one.dtypes for one in asked))
+    def enter(self, one: TensorCores) -> None:
+        with self._lock:
+            self._settle(self._started, [*self._blocks, one])
+
+    def leave(self, one: TensorCores) -> None:
+        with self._lock:
+            others = self._blocks.copy()
+            others.remove(one)
+            self._settle(self._started, others)
+
+    def _is_started(self, one: TensorCores) -> bool:
+        return any(other.always == one.always for other in self._started)
+
+    def _settle(self, started: list[TensorCores], blocks: list[TensorCores]) -> None:
+        dtypes = frozenset[torch.dtype]().union(*(one.dtypes for one in [*started, *blocks]))
         if dtypes and self._replaced is None:
             self._replaced = ReplacedKernels("CPU", _replacements())
         elif not dtypes and self._replaced is not None:
             self._replaced.restore()
             self._replaced = None
         # Last, so that nothing is noted that could not be done.
-        self._asked, self.dtypes = asked, dtypes
+        self._started, self._blocks, self.dtypes = started, blocks, dtypes
 
 
 _switch = _Switch()
@@ -217,11 +272,11 @@ def _rounded(sums: Any, dtype: torch.dtype) -> Any:
     return None if sums is None else sums.to(dtype)
 
 
-def _describe(on: bool, always: bool, own: frozenset[torch.dtype], in_force: frozenset[torch.dtype]) -> str:
+def _describe(one: TensorCores, in_force: frozenset[torch.dtype], holder: str) -> str:
     """Two sentences about what happens to products of CPU tensors now."""
     if not in_force:
         now = "PyTorch's own CPU kernels compute FP16 and BF16 products"
-        if on:
+        if one.on:
             return f"{now}: this CPU has fast ones, so nothing is emulated."
         return f"{now}: the emulation of Tensor Cores is off."
     emulated, native = _names(in_force), _names(frozenset(HALVES.values()) - in_force)
@@ -229,11 +284,11 @@ def _describe(on: bool, always: bool, own: frozenset[torch.dtype], in_force: fro
         f"On CPU tensors, matrix products and convolutions in {emulated} are computed as on ideal Tensor Cores: "
         "operands in 16 bits, sums in FP32, one rounding at the end."
     )
-    if not on:
-        return f"{now} This one is off; another one keeps that on."
-    if always:
+    if not one.on:
+        return f"{now} This one is off; {holder} keeps that on."
+    if one.always:
         return f"{now} FP32 kernels do the work, as always=True demands."
-    if own != in_force:
+    if one.dtypes != in_force:
         return f"{now} Another one, with always=True, demands more of that than this one."
     rest = f"; products in {native} are left to the CPU, which is fast at them" if native else ""
     return f"{now} FP32 kernels do the work, since this CPU has no fast ones for {emulated}{rest}."

@@ -11,8 +11,8 @@ from amp_lab.scaling.rule import shown
 class History:
     """One entry for each `update()` of a scaler, or for each step of a simulation.
 
-    Two plain lists, easy to plot. Numbers that repeat are stored once, so an entry takes 16 bytes: a run of a million
-    updates keeps 16 MB. `clear()` empties both lists.
+    Two plain lists, easy to plot. As long as the scale stays, its entries share one number, so an entry takes 16 bytes:
+    a run of a million updates keeps 16 MB. `clear()` empties both lists.
 
     Attributes:
         scales: the loss scale with which each step was done, that is before its update changed it.
@@ -39,9 +39,7 @@ class History:
 
     def add(self, scale: float, skipped: bool) -> None:
         """Add the entry of one step."""
-        # A run of one scale shares one number.
-        same = self.scales and self.scales[-1] == scale
-        self.scales.append(self.scales[-1] if same else scale)
+        self.scales.append(scale)
         self.skipped.append(skipped)
         self.stopped = False
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
+
+import torch
 
 
 class Named(Protocol):
@@ -42,6 +44,33 @@ def several(formats: Iterable[Format], function: str) -> Sequence[Format]:
 def is_format(value: Any) -> bool:
     """Tell a number format from a dtype, a text and everything else."""
     return hasattr(value, "fraction_bits") and hasattr(value, "name")
+
+
+def numbers(values: Any, what: str) -> list[float]:
+    """Return numbers as a list of floats: a list, an array, a generator, a tensor of any dtype and device.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    try:
+        if isinstance(values, str | bytes) or getattr(values, "is_meta", False):
+            raise TypeError(f"this is {reprlib.repr(values)}")
+        found = values.tolist() if hasattr(values, "tolist") else values
+        # A loss that was never detached warns when it becomes a number.
+        return [float(each.detach() if isinstance(each, torch.Tensor) else each) for each in found]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{what} must be one number for each step ({error})") from None
+
+
+def named(values: Any, function: str, example: str) -> Mapping[str, Any]:
+    """Return a mapping as it is.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    if isinstance(values, Mapping):
+        return values
+    raise TypeError(f"{function} needs a dict, such as {example}; this is a {type(values).__name__}")
 
 
 def _name(value: Any) -> str:

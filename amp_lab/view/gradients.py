@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from amp_lab.view import powers
+from amp_lab.view.lettering import ink, wrapped
 from amp_lab.view.plots import COLOURS
 from amp_lab.view.typed import as_float
 
@@ -46,6 +47,14 @@ class Counts(Protocol):
     def entries(self) -> int: ...
     @property
     def nonzero(self) -> int: ...
+    @property
+    def zeros(self) -> int: ...
+    @property
+    def infinite(self) -> int: ...
+    @property
+    def nan(self) -> int: ...
+    @property
+    def largest(self) -> float: ...
 
 
 class Report(Protocol):
@@ -80,6 +89,17 @@ LOOKS: Final = {
     "overflow": _Look(COLOURS["black"], "xxx", "overflow"),
 }
 _MARGIN: Final = 3  # powers of two to be seen beyond the window's ends
+_WIDTH, _HEIGHT, _LINE = 8.0, 3.9, 0.21  # of the figure, and of one more line of its title, in inches
+
+
+_DOTTED: Final[dict[str, Any]] = {"linewidth": 1, "linestyle": ":", "marker": "None"}
+_TRIANGLE: Final[dict[str, Any]] = {
+    "linestyle": "",
+    "marker": "v",
+    "markersize": 8,
+    "color": COLOURS["green"],
+    "markeredgecolor": "white",
+}
 
 
 def gradient_histogram(report: Report, scale: float | None = None, title: str | None = None) -> Figure:
@@ -87,7 +107,8 @@ def gradient_histogram(report: Report, scale: float | None = None, title: str | 
 
     A bar counts the gradients between two powers of two. Where the format makes zero, a subnormal number, a normal
     one or infinity of them, bars and background have a colour each; the shares are exact, and of the finite nonzero
-    gradients.
+    gradients. Triangles stand at the smallest and the largest gradient, where few others may make a bar to be seen: the
+    left one in the middle of its bar, the right one where it is.
 
     Args:
         report: what `amp_lab.gradient_report` returns.
@@ -99,10 +120,11 @@ def gradient_histogram(report: Report, scale: float | None = None, title: str | 
         ValueError: for a scale that is no power of two.
     """
     check_report(report, "gradient_histogram")
-    scale = report.scale if scale is None else as_float(scale)
+    scale = report.scale if scale is None else as_float(scale, "scale")
     fates = report.at(scale)  # before there is a figure: a notebook would show it, empty, below the error
-    figure = plt.figure(figsize=(8, 3.9))
-    draw(figure, report, scale, fates, title or default_title(report, scale), limits(report, scale))
+    title = wrapped(title or default_title(report, scale))
+    figure = plt.figure(figsize=(_WIDTH, _HEIGHT + _LINE * title.count("\n")))
+    draw(figure, report, scale, fates, title, limits(report, scale))
     return figure
 
 
@@ -139,18 +161,25 @@ def draw(
 ) -> None:
     """Draw the histogram into an empty figure, between two powers of two."""
     # Fixed margins: Matplotlib's own layout engines take longer than everything else together, which a slider shows.
-    axes = figure.add_axes((0.085, 0.14, 0.9, 0.63))
+    # So letters have a fixed size, too.
+    height = figure.get_figheight()
+    head = 0.31 + _LINE * title.count("\n")
+    axes = figure.add_axes((0.085, 0.55 / height, 0.9, 1 - (0.55 + 0.59 + head) / height))
     regions = _regions(report.window, ends)
     _shade(axes, regions)
     _draw_bars(axes, report, scale, regions)
     smallest = math.log2(report.window.smallest)
-    axes.axvline(smallest, color="black", linewidth=1, linestyle=":")
-    axes.set(xlim=ends, ylabel="share of the gradients (%)", xlabel=_x_label(report, scale))
+    axes.axvline(smallest, **_DOTTED, color=ink())
+    _mark_extremes(axes, report, scale, ends)
+    axes.set_xlim(ends)
+    axes.set_xlabel(_x_label(report, scale), fontsize=10)
+    axes.set_ylabel("share of the gradients (%)", fontsize=10)
+    axes.tick_params(labelsize=10)
     powers.label(axes.xaxis, *ends, most=15)
     axes.spines[["top", "right"]].set_visible(False)
     _note_what_is_beyond(axes, report, scale, ends)
-    _add_legend(figure, fates, smallest)
-    figure.suptitle(title, x=0.085, y=0.975, ha="left", fontsize=12)
+    _add_legend(figure, fates, smallest, 1 - head / height)
+    figure.suptitle(title, x=0.085, y=1 - 0.1 / height, ha="left", va="top", fontsize=12)
 
 
 def _regions(window: Window, ends: tuple[float, float]) -> dict[str, tuple[float, float]]:
@@ -194,15 +223,21 @@ def _draw_bars(axes: Axes, report: Report, scale: float, regions: dict[str, tupl
         )
 
 
+def _mark_extremes(axes: Axes, report: Report, scale: float, ends: tuple[float, float]) -> None:
+    """Put triangles where the smallest and the largest gradient are: a bar of a few among millions cannot be seen."""
+    if not report.powers:
+        return
+    places = [report.powers[0] + 0.5 + math.log2(scale), math.log2(report.total.largest) + math.log2(scale)]
+    inside = [place for place in places if ends[0] <= place <= ends[1]]
+    axes.plot(inside, [0.035] * len(inside), transform=axes.get_xaxis_transform(), zorder=3, **_TRIANGLE)
+
+
 def _x_label(report: Report, scale: float) -> str:
-    absent = report.total.entries - report.total.nonzero
-    times = "" if scale == 1 else " × scale"
-    more = (
-        f" (not shown: {absent:,} of {report.total.entries:,} are exactly 0, infinite or NaN)"
-        if absent
-        else ""
-    )
-    return f"size of the gradient{times}{more}"
+    total = report.total
+    absent = {"exactly 0": total.zeros, "infinite": total.infinite, "NaN": total.nan}
+    named = ", ".join(f"{count:,} {name}" for name, count in absent.items() if count)
+    more = f" (not shown: {named}, of {total.entries:,})" if named else ""
+    return f"size of the gradient{'' if scale == 1 else ' × scale'}{more}"
 
 
 def _note_what_is_beyond(axes: Axes, report: Report, scale: float, ends: tuple[float, float]) -> None:
@@ -220,27 +255,23 @@ def _note_what_is_beyond(axes: Axes, report: Report, scale: float, ends: tuple[f
             axes.text(x, 0.985, said, transform=axes.transAxes, ha=side, va="top", fontsize=9)
 
 
-def _add_legend(figure: Figure, fates: Fates, smallest: float) -> None:
-    """Write the shares in one row above the picture, where they stay in place whatever the scale."""
+def _add_legend(figure: Figure, fates: Fates, smallest: float, top: float) -> None:
+    """Write the shares in one row above the picture, where they stay in place whatever the scale.
+
+    What counts some gradients once more stands apart from the four shares that make up the whole.
+    """
     keys: list[Any] = [
         Patch(facecolor="white" if look.hatch else look.colour, edgecolor=look.colour, hatch=look.hatch)
         for look in LOOKS.values()
     ]
-    keys.append(Line2D([], [], color="black", linewidth=1, linestyle=":"))
     names = [f"{look.name}\n{percent(fates.share(fate))}" for fate, look in LOOKS.items()]
-    names.append(f"under {powers.raised(round(smallest))}\n{percent(fates.share('below_smallest'))}")
-    figure.legend(
-        keys,
-        names,
-        loc="upper left",
-        bbox_to_anchor=(0.075, 0.92),
-        ncols=len(keys),
-        frameon=False,
-        fontsize=10,
-        columnspacing=1.6,
-        handlelength=1.6,
-        borderaxespad=0,
-    )
+    below = f"all under {powers.raised(round(smallest))}\n{percent(fates.share('below_smallest'))}"
+    apart: list[Any] = [Line2D([], [], **_DOTTED, color=ink()), Line2D([], [], **_TRIANGLE)]
+    style: dict[str, Any] = {"columnspacing": 1.6, "handlelength": 1.6, "borderaxespad": 0}
+    style |= {"frameon": False, "fontsize": 10, "ncols": len(keys)}
+    figure.legend(keys, names, loc="upper left", bbox_to_anchor=(0.075, top), **style)
+    words = [below, "smallest,\nlargest"]
+    figure.legend(apart, words, loc="upper right", bbox_to_anchor=(0.995, top), **style)
 
 
 def percent(share: float) -> str:

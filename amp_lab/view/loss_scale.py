@@ -16,7 +16,9 @@ from amp_lab.view.typed import as_float
 # Powers of two that the picture shows on either side of the format's window, and that the slider reaches at most.
 _BESIDE: Final = 10
 _LOWEST, _HIGHEST, _USUAL = -24, 126, 16
-# The slider goes on until the smallest gradients overflow; but bars lower than this part of the highest do not count.
+# The slider goes on a little beyond where the largest gradients overflow, and where the smallest are saved; but bars
+# lower than this part of the highest do not count there.
+_FURTHER: Final = 4
 _SEEN: Final = 0.01
 
 
@@ -56,10 +58,11 @@ def loss_scale_explorer(report: Report, scale: float | None = None) -> LossScale
         ValueError: for a scale that is no power of two, or none from 2^-24 to 2^126.
     """
     check_report(report, "loss_scale_explorer")
-    start = report.scale if scale is None else as_float(scale)
+    start = report.scale if scale is None else as_float(scale, "scale")
     report.at(start)  # an error stands better here than in the widget
     if not _LOWEST <= math.log2(start) <= _HIGHEST:
-        raise ValueError(f"scale={start:g}: the slider goes from 2**{_LOWEST} to 2**{_HIGHEST}")
+        whose = " (the report's own; pass another, such as scale=1.0)" if scale is None else ""
+        raise ValueError(f"scale={start:g}{whose}: the slider goes from 2**{_LOWEST} to 2**{_HIGHEST}")
     return LossScaleExplorer(report, start)
 
 
@@ -90,13 +93,14 @@ class Panel:
         power = round(math.log2(start))
         low, high = _reach(report, power)
         self.slider = w.SelectionSlider(
-            options=[(powers.in_words(math.ldexp(1, each)), each) for each in range(low, high + 1)],
+            # Short, as the bar gives way to a readout that grows; the sentence below has the number.
+            options=[(powers.briefly(math.ldexp(1, each)), each) for each in range(low, high + 1)],
             value=power,
             description="loss scale",
             layout={"width": "560px", "max_width": "100%"},
             style={"description_width": "70px"},
         )
-        self.best = w.Button(layout={"width": "auto"})
+        self.best = w.Button(tooltip="Set the slider to it", layout={"width": "auto", "margin": "2px 16px"})
         self._offer_recommended(low, high)
         self.sentence, self.picture = w.HTML(), w.HTML()
         controls = w.HBox([self.slider, self.best], layout={"flex_flow": "row wrap"})
@@ -110,7 +114,7 @@ class Panel:
         if power is None or not low <= power <= high:
             self.best.layout.display = "none"
             return
-        self.best.description = f"recommended: {powers.in_words(math.ldexp(1, power))}"
+        self.best.description = f"go to the recommended {powers.briefly(math.ldexp(1, power))}"
         self.best.on_click(lambda _: setattr(self.slider, "value", power))
 
     def _show(self, _: object = None) -> None:
@@ -121,13 +125,14 @@ class Panel:
 
 
 def _reach(report: Report, start: int) -> tuple[int, int]:
-    """Return the slider's ends: from all gradients zero to all overflowing, within what a loss can bear."""
+    """Return the slider's ends: from before the largest gradients overflow to where they do, and the smallest fit."""
     highest = max(report.counts, default=0)
     bars = [p for p, count in zip(report.powers, report.counts, strict=True) if count > _SEEN * highest]
     low, high = 0, _USUAL
     if bars:
-        low = math.floor(math.log2(report.window.zero_up_to)) - bars[-1] - 1
-        high = math.ceil(math.log2(report.window.overflow_from)) - bars[0]
+        overflows = math.ceil(math.log2(report.window.overflow_from)) - report.powers[-1]
+        saved = math.ceil(math.log2(report.window.zero_up_to)) - bars[0]
+        low, high = overflows - _FURTHER, max(overflows, saved) + _FURTHER
     return max(_LOWEST, min(low, 0, start)), min(_HIGHEST, max(high, _USUAL, start))
 
 

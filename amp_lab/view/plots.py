@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,6 +11,9 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from amp_lab.view.given import named, numbers
+from amp_lab.view.lettering import NAME_WIDTH, dots, label_decades, legend, on_decades, wrapped
 
 COLOURS = {"black": "#000000", "orange": "#D55E00", "blue": "#0072B2", "green": "#009E73", "pink": "#CC79A7"}
 
@@ -30,7 +32,8 @@ def loss_curves(
 ) -> Figure:
     """Draw the training loss of up to five runs against the step, the loss on a logarithmic axis.
 
-    A cross marks the step, counted from 0, at which a loss is NaN or inf for the first time.
+    A cross marks the step, counted from 0, at which a loss is NaN or inf for the first time. A curve has a gap where a
+    loss is zero or negative.
 
     Args:
         losses: for each run its name and its loss at every step: a list, an array, or a tensor of any dtype and
@@ -39,9 +42,11 @@ def loss_curves(
         loss: what kind of loss it is; written at its axis.
 
     Raises:
-        ValueError: for no run, for more than five, and for a run that is not a series of numbers or has none
-            that can be shown: neither a positive one nor NaN or inf.
+        TypeError: for what is no mapping, and a run that is not a series of numbers.
+        ValueError: for no run, for more than five, and for a run that has no number, or none that can be shown: neither
+            a positive one nor NaN or inf.
     """
+    named(losses, "loss_curves", "{'FP16': losses}")
     if not 1 <= len(losses) <= len(_STYLES):
         raise ValueError(
             f"loss_curves draws 1 to {len(_STYLES)} runs so that they can be told apart; it was given {len(losses)}"
@@ -49,27 +54,23 @@ def loss_curves(
     # Before there is a figure: a notebook would show it, empty, below the error.
     runs = {name: _numbers(name, run) for name, run in losses.items()}
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    axes.set(yscale="log", xlabel="training step", ylabel=f"training loss ({loss})", title=title)
+    axes.set(yscale="log", xlabel="training step", ylabel=wrapped(f"training loss ({loss})", NAME_WIDTH))
+    axes.set_title(wrapped(title))
     lines = [_draw(axes, run, style) for run, style in zip(runs.values(), _STYLES, strict=False)]
     last = max(map(len, runs.values())) - 1
     margin = 0.05 * last or 1.0
     axes.set_xlim(-margin, last + margin)  # also for the steps at which there is nothing to draw
     axes.locator_params(axis="x", integer=True)
-    _plain_log_labels(axes)
-    legend = axes.legend(lines, [""] * len(lines), frameon=False, loc="best")
-    # Only now, as Matplotlib leaves out a label that begins with "_".
-    for text, (name, run) in zip(legend.get_texts(), runs.items(), strict=True):
-        text.set_text(f"{name}: {_in_words(run)}")
+    label_decades(axes.yaxis)
+    axes.grid(True, which="both", color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    names = [f"{wrapped(name, NAME_WIDTH)}: {_in_words(run)}" for name, run in runs.items()]
+    legend(axes, lines, names, loc="best")
     return figure
 
 
 def _numbers(name: str, loss: Iterable[float] | torch.Tensor) -> list[float]:
-    try:
-        values = loss.tolist() if isinstance(loss, torch.Tensor) else loss
-        # A loss that was never detached warns when it becomes a number.
-        run = [float(value.detach() if isinstance(value, torch.Tensor) else value) for value in values]
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"the losses of {name!r} must be one number for each step ({error})") from None
+    run = numbers(loss, f"the losses of {name!r}")
     if not run:
         raise ValueError(f"the losses of {name!r} are empty: append the loss of every step, as loss.item()")
     if not any(value > 0 or math.isnan(value) or math.isinf(value) for value in run):
@@ -84,10 +85,8 @@ def _first_not_finite(run: list[float]) -> int | None:
 
 
 def _draw(axes: Axes, run: list[float], style: dict[str, Any]) -> Line2D:
-    finite = [value if math.isfinite(value) else math.nan for value in run]
-    # A point without a neighbour makes no line.
-    alone = all(math.isnan(one + other) for one, other in pairwise(finite))
-    (line,) = axes.plot(finite, marker="o" if alone else None, **style)
+    shown = on_decades(run)
+    (line,) = axes.plot(shown, **dots(shown), **style)
     first = _first_not_finite(run)
     if first is not None:
         cross: dict[str, Any] = {
@@ -111,12 +110,3 @@ def _in_words(run: list[float]) -> str:
     if any(map(math.isfinite, run[first:])):
         return f"first {kind} at step {first}, ends at {run[-1]:.3g}".replace("nan", "NaN")
     return f"{kind} from step {first}"
-
-
-def _plain_log_labels(axes: Axes) -> None:
-    axes.yaxis.set_major_formatter("{x:g}")
-    low, high = axes.get_ylim()
-    # Less than a decade may hold no power of ten to be labelled.
-    axes.yaxis.set_minor_formatter("{x:g}" if high < 10 * low else "")
-    axes.grid(True, which="both", color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)

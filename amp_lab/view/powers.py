@@ -1,4 +1,4 @@
-"""Powers of two as people read them."""
+"""Powers of two, and numbers, as people read them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,26 @@ _STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 def in_words(scale: float) -> str:
     """Write a scale: "2^13 = 8,192", a long one as a power only; one that is no power of two as a number."""
+    short = briefly(scale)
+    return f"{short} = {int(scale):,}" if "^" in short and 2 <= scale <= 2**24 else short
+
+
+def briefly(scale: float) -> str:
+    """Write a scale without its digits: "2^13"; one that is no power of two as a number."""
     if not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
-        return f"{scale:,.5g}"
+        return plain(scale)
     power = math.frexp(scale)[1] - 1
-    if abs(power) < 2:
-        return f"{scale:g}"
-    return f"2^{power} = {int(scale):,}" if 0 < power <= 24 else f"2^{power}"
+    return f"{scale:g}" if abs(power) < 2 else f"2^{power}"
+
+
+def plain(value: float) -> str:
+    """Write a number to five digits, or whole: 0.01, 3,942,101; a very large or small one with a power of ten."""
+    if 1e5 <= value < 1e15:
+        return f"{value:,.0f}"
+    digits, _, power = f"{value:,.5g}".partition("e")
+    if not power:
+        return digits
+    return f"{'' if digits == '1' else f'{digits}×'}10{str(int(power)).translate(_RAISED)}"
 
 
 def in_figure(scale: float) -> str:

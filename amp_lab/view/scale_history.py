@@ -12,10 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from amp_lab.view import powers
+from amp_lab.view.given import numbers
+from amp_lab.view.lettering import dots, ink, label_decades, wrapped
 from amp_lab.view.plots import COLOURS
 
-# More crosses than these are drawn small, or they would hide the stairs.
+# More crosses than these are drawn small, and more steps as a thin line, or they would hide what is behind them.
 _FEW: Final = 50
+_FEW_STEPS: Final = 300
 _SKIP: Final[dict[str, Any]] = {
     "linestyle": "",
     "marker": "X",
@@ -23,6 +26,7 @@ _SKIP: Final[dict[str, Any]] = {
     "markeredgecolor": "white",
     "zorder": 4,
 }
+_ABOVE: Final[dict[str, Any]] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
 
 
 class History(Protocol):
@@ -61,32 +65,18 @@ def scale_history(
     figure, grid = plt.subplots(
         panels, 1, figsize=(8, 2.9 if run is None else 4.8), sharex=True, squeeze=False, layout="constrained"
     )
-    draw_scales(grid[0, 0], scales, skipped)
+    known = [math.log2(scale) for scale in scales if scale]
+    draw_scales(grid[0, 0], scales, skipped, (min(known) - 1, max(known) + 1))
     if run is not None:
         _draw_losses(grid[1, 0], run, skipped)
     grid[-1, 0].set_xlabel("training step")
-    figure.suptitle(
-        title or f"{sum(skipped):,} of {len(skipped):,} steps skipped", x=0.02, ha="left", fontsize=12
-    )
+    title = title or f"{sum(skipped):,} of {len(skipped):,} steps skipped"
+    figure.suptitle(wrapped(title), x=0.02, ha="left", fontsize=12)
     return figure
 
 
-def numbers(values: Any, what: str) -> list[float]:
-    """Return numbers as a list of floats: a list, an array, a tensor of any dtype and device.
-
-    Raises:
-        TypeError: for anything else.
-    """
-    try:
-        found = values.tolist() if isinstance(values, torch.Tensor) else values
-        return [float(each.detach() if isinstance(each, torch.Tensor) else each) for each in found]
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{what} must be one number for each step ({error})") from None
-
-
 def _steps(history: Any) -> tuple[list[float], list[bool]]:
-    """Return scales and skips; a scale of 0 as NaN, for which there is no place on a logarithmic axis."""
-    if not (hasattr(history, "scales") and hasattr(history, "skipped")):
+    if not is_history(history):
         raise TypeError(
             "scale_history needs the history of a scaler (its `.history`), with `scales` and `skipped`; "
             f"this is a {type(history).__name__}"
@@ -101,48 +91,52 @@ def _steps(history: Any) -> tuple[list[float], list[bool]]:
         raise ValueError(f"a loss scale is a positive number; this history has {wrong[0]:g}")
     if not any(scales):
         raise ValueError("all scales of this history are 0: nothing can be drawn on an axis of powers of two")
-    return [scale or math.nan for scale in scales], skipped
+    return scales, skipped
 
 
-def draw_scales(axes: Axes, scales: Sequence[float], skipped: Sequence[bool]) -> None:
-    """Draw the scale of each step as stairs in powers of two, and crosses where a step was skipped."""
-    heights = [math.log2(scale) for scale in scales]
-    axes.plot(
-        range(len(heights)),
-        heights,
-        drawstyle="steps-mid",
-        color=COLOURS["blue"],
-        linewidth=2,
-        label="loss scale",
-        marker="o" if len(heights) == 1 else None,
-    )
-    size = 9 if sum(skipped) <= _FEW else 6
+def is_history(value: Any) -> bool:
+    """Tell a history of scales from everything else."""
+    return hasattr(value, "scales") and hasattr(value, "skipped")
+
+
+def draw_scales(
+    axes: Axes, scales: Sequence[float], skipped: Sequence[bool], ends: tuple[float, float]
+) -> None:
+    """Draw the scale of each step as stairs between two powers of two, and crosses where a step was skipped.
+
+    A scale of 0 has no place on such an axis, and leaves a gap; its cross stands on the bottom edge.
+    """
+    heights = [math.log2(scale) if scale else math.nan for scale in scales]
+    width = 2 if len(heights) <= _FEW_STEPS else 1.2
+    stairs: dict[str, Any] = {"drawstyle": "steps-mid", "color": COLOURS["blue"], "linewidth": width}
+    axes.plot(heights, label="loss scale", **stairs, **dots(heights))
     places = [step for step, skip in enumerate(skipped) if skip]
     axes.plot(
         places,
-        [heights[step] for step in places],
+        [heights[step] if scales[step] else ends[0] for step in places],
         label=f"skipped ({len(places):,})",
-        markersize=size,
+        markersize=9 if len(places) <= _FEW else 6,
+        clip_on=False,
         **_SKIP,
     )
-    known = [height for height in heights if not math.isnan(height)]
-    low, high = min(known) - 1, max(known) + 1
-    axes.set(ylabel="loss scale", ylim=(low, high))
-    powers.label(axes.yaxis, low, high, most=7)
-    axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.1)
+    axes.set(ylabel="loss scale", ylim=ends)
+    powers.label(axes.yaxis, *ends, most=7)
+    axes.legend(frameon=False, ncols=3, **_ABOVE)
     tidy(axes, len(heights))
 
 
 def _draw_losses(axes: Axes, run: Sequence[float], skipped: Sequence[bool]) -> None:
     finite = [value if math.isfinite(value) else math.nan for value in run]
-    for step in (step for step, skip in enumerate(skipped) if skip):
-        axes.axvline(step, color=COLOURS["orange"], linewidth=1, alpha=0.4)
-    axes.plot(range(len(finite)), finite, color=COLOURS["black"], linewidth=1.4)
+    axes.plot(finite, color=ink(), linewidth=1.4, label="training loss", **dots(finite))
+    across: dict[str, Any] = {"color": COLOURS["orange"], "linewidth": 1, "alpha": 0.4, "marker": "None"}
+    lines = [axes.axvline(step, **across) for step, skip in enumerate(skipped) if skip]
+    if lines:
+        lines[0].set_label("skipped step")
+        axes.legend(frameon=False, ncols=2, **_ABOVE)
     known = [value for value in finite if not math.isnan(value)]
     if known and min(known) > 0:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}" if max(known) < 10 * min(known) else "")
+        label_decades(axes.yaxis)
     axes.set_ylabel("training loss")
     tidy(axes, len(run))
 
@@ -151,6 +145,6 @@ def tidy(axes: Axes, steps: int) -> None:
     """Give an axis of steps its ends and a grid."""
     margin = 0.02 * steps + 0.5
     axes.set_xlim(-margin, steps - 1 + margin)
-    axes.locator_params(axis="x", integer=True)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)

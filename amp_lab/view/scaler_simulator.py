@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -12,11 +13,14 @@ import torch
 from matplotlib.figure import Figure
 
 from amp_lab.view import powers
+from amp_lab.view.given import numbers
+from amp_lab.view.gradients import percent
 from amp_lab.view.plots import COLOURS
-from amp_lab.view.scale_history import History, draw_scales, numbers
+from amp_lab.view.scale_history import History, draw_scales, is_history, tidy
 from amp_lab.view.shown import Shown, as_image
 from amp_lab.view.typed import as_float
 
+_OVERFLOW_FROM: Final = 65520.0  # of this size a number rounds to infinity in FP16
 # What the sliders offer; a setting that is given stands among them.
 _OFFERED: Final[Mapping[str, Sequence[float]]] = {
     "init_scale": [2.0**power for power in range(33)],
@@ -49,7 +53,6 @@ def scaler_simulator(
     growth_factor: float = 2.0,
     backoff_factor: float = 0.5,
     growth_interval: int = 20,
-    overflow_from: float = 65520.0,
 ) -> ScalerSimulator:
     """Show what a dynamic loss scale would have done in a run, with the settings that you slide to.
 
@@ -58,12 +61,12 @@ def scaler_simulator(
 
     Args:
         peaks: the largest |gradient|, unscaled, of each step of a real run.
-        simulate: the rule, `amp_lab.scaling.simulate`: given peaks and the four settings it returns a history.
+        simulate: the rule, `amp_lab.scaling.simulate`: given peaks and the four settings it returns a history. The
+            picture shows its scales against those at which FP16 overflows.
         init_scale, growth_factor, backoff_factor, growth_interval: the settings to start with.
-        overflow_from: from which size on a scaled gradient is too large; 65520 in FP16.
 
     Raises:
-        TypeError: if peaks or settings are no numbers, or simulate is no function.
+        TypeError: if peaks or settings are no numbers, or simulate is no function of these that returns a history.
         ValueError: for no peaks and negative ones; and what `simulate` raises for settings that it refuses.
     """
     run = numbers(peaks, "peaks")
@@ -76,24 +79,36 @@ def scaler_simulator(
             f"simulate must be a function, such as amp_lab.scaling.simulate; this is {type(simulate).__name__}"
         )
     settings = {
-        "init_scale": as_float(init_scale),
+        "init_scale": as_float(init_scale, "init_scale"),
         "growth_interval": growth_interval,
-        "growth_factor": as_float(growth_factor),
-        "backoff_factor": as_float(backoff_factor),
+        "growth_factor": as_float(growth_factor, "growth_factor"),
+        "backoff_factor": as_float(backoff_factor, "backoff_factor"),
     }
-    return ScalerSimulator(_Replay(run, simulate, as_float(overflow_from)), settings)
+    _check_rule(simulate, settings)
+    return ScalerSimulator(_Replay(run, simulate), settings)
+
+
+def _check_rule(simulate: Any, settings: Mapping[str, float]) -> None:
+    try:
+        inspect.signature(simulate).bind([], **settings)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"simulate must take the peaks and {', '.join(settings)}, as amp_lab.scaling.simulate does ({error})"
+        ) from None
 
 
 class _Replay:
     """A run, and the rule that it is replayed with."""
 
-    def __init__(self, peaks: list[float], simulate: Simulate, overflow_from: float) -> None:
+    def __init__(self, peaks: list[float], simulate: Simulate) -> None:
         self.peaks = peaks
         self._simulate: Any = simulate
-        self.bearable = [_bearable(peak, overflow_from) for peak in peaks]
+        self.bearable = [_bearable(peak) for peak in peaks]
 
     def history(self, settings: Mapping[str, float]) -> History:
         found: History = self._simulate(self.peaks, **settings)
+        if not is_history(found):
+            raise TypeError(f"simulate must return a history of scales and skipped, not {found!r}")
         return found
 
     def picture(self, history: History) -> Figure:
@@ -101,10 +116,9 @@ class _Replay:
         # Fixed margins: Matplotlib's layout engines are what would take longest here.
         axes = figure.add_axes((0.085, 0.135, 0.9, 0.76))
         self._draw_bearable(axes)
-        draw_scales(axes, [scale or math.nan for scale in history.scales], history.skipped)
-        low, high = self._ends(history)
-        axes.set(ylim=(low, high), xlim=(-0.5, len(self.peaks) - 0.5), xlabel="training step")
-        powers.label(axes.yaxis, low, high, most=9)
+        draw_scales(axes, history.scales, history.skipped, self._ends(history))
+        tidy(axes, len(self.peaks))  # also if the scaler stops before
+        axes.set_xlabel("training step")
         return figure
 
     def _draw_bearable(self, axes: Any) -> None:
@@ -112,7 +126,13 @@ class _Replay:
         tops = [1e6 if math.isnan(height) else height for height in heights]
         steps = range(len(heights))
         axes.plot(
-            steps, heights, drawstyle="steps-mid", color="#777777", linewidth=1, label="overflows above"
+            steps,
+            heights,
+            drawstyle="steps-mid",
+            color="#777777",
+            linewidth=1,
+            marker="None",
+            label="overflows above",
         )
         axes.fill_between(steps, tops, 1e6, step="mid", color=COLOURS["orange"], alpha=0.12, linewidth=0)
 
@@ -122,11 +142,11 @@ class _Replay:
         return (min(shown) - 1, max(shown) + 1) if shown else (-1, 1)
 
 
-def _bearable(peak: float, overflow_from: float) -> float:
+def _bearable(peak: float) -> float:
     """Return the scale at which a step begins to overflow: infinite without a gradient, 0 if that is not finite."""
     if peak == 0:
         return math.inf
-    return overflow_from / peak if math.isfinite(peak) else 0.0
+    return _OVERFLOW_FROM / peak if math.isfinite(peak) else 0.0
 
 
 class ScalerSimulator(Shown):
@@ -144,7 +164,7 @@ class ScalerSimulator(Shown):
         return self._replay.picture(self._history)
 
     def __repr__(self) -> str:
-        return in_words(self._history, self.settings)
+        return in_words(self._history, self.settings, len(self._replay.peaks))
 
 
 class Panel:
@@ -178,23 +198,25 @@ class Panel:
         except (ValueError, RuntimeError) as error:  # a kernel would have nowhere to show it
             self.sentence.value = escape(f"{error} The picture is still of other settings.")
             return
-        words = in_words(history, settings)
+        words = in_words(history, settings, len(self._replay.peaks))
         self.sentence.value = escape(words)
         self.picture.value = as_image(self._replay.picture(history), words)
 
 
 def _short(name: str, value: float) -> str:
-    return powers.in_words(value) if name == "init_scale" else f"{value:,g}"
+    return powers.briefly(value) if name == "init_scale" else powers.plain(value)
 
 
-def in_words(history: History, settings: Mapping[str, float]) -> str:
-    """Say what the scale did over a run, with its settings."""
+def in_words(history: History, settings: Mapping[str, float], planned: int) -> str:
+    """Say what the scale did over a run of so many planned steps, with its settings."""
     scales, skips = history.scales, sum(history.skipped)
     if not scales:
         return "The run stops before its first step."
+    steps = len(scales)
+    done = f"{steps:,}" if steps == planned else f"The run stops after {steps:,} of {planned:,}"
     grown = sum(later > earlier for earlier, later in pairwise(scales))
     said = ", ".join(f"{name} {_short(name, value)}" for name, value in settings.items())
     return (
-        f"{len(scales):,} steps, {skips:,} skipped ({100 * skips / len(scales):.1f} %); the scale grew {grown:,} "
+        f"{done} steps, {skips:,} skipped ({percent(skips / steps)}); the scale grew {grown:,} "
         f"times, the last step had {powers.in_words(scales[-1])}. Settings: {said}."
     )

@@ -62,8 +62,8 @@ def number(value: float | str) -> Number:
     return read(_shortest(as_float(value)))
 
 
-def as_float(value: Any) -> float:
-    """Return a number as a float.
+def as_float(value: Any, name: str = "") -> float:
+    """Return a number as a float. `name` is for messages.
 
     Raises:
         TypeError: for what is no number.
@@ -82,8 +82,9 @@ def as_float(value: Any) -> float:
         RuntimeError,
     ):  # the last two from arrays and tensors of more than one number
         pass
+    whose = f"{name}: " if name else ""
     raise TypeError(
-        f"a number such as 0.1 is needed; this is a {type(value).__name__}: {reprlib.repr(value)}"
+        f"{whose}a number such as 0.1 is needed; this is a {type(value).__name__}: {reprlib.repr(value)}"
     )
 
 

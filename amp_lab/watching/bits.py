@@ -65,6 +65,9 @@ class Reader:
         self.dtype = torch.float64 if values.dtype is torch.float64 else torch.float32
         self.layout = _LAYOUTS[self.dtype]
         self._size = CHUNK.get(values.device.type, CHUNK["cpu"])
+        # On CUDA bincount waits for the device, to ask it for the largest number. histc does not; but in some releases
+        # of PyTorch it is an error under `use_deterministic_algorithms`, although whole numbers are counted exactly.
+        self.with_histc = values.is_cuda and not torch.are_deterministic_algorithms_enabled()
         size, layout = min(self._size, values.numel()), self.layout
         self._magnitudes, self._shifted = (values.new_empty(size, dtype=layout.whole) for _ in range(2))
         self._fields = values.new_empty(size, dtype=layout.narrow)
@@ -87,7 +90,7 @@ class Reader:
         if size < shifted.numel():
             shifted, fields = shifted[:size], fields[:size]
         torch.add(magnitudes, carry, out=shifted).bitwise_right_shift_(layout.fraction_bits)
-        if shifted.is_cuda:  # bincount would wait for the device, to ask it for the largest number
+        if self.with_histc:
             return torch.histc(shifted, layout.fields, 0, layout.fields)
         inside = fields.copy_(shifted).bitwise_and_(layout.fields - 1)
         return torch.bincount(inside, minlength=layout.fields)

@@ -21,7 +21,7 @@ def _no_rows() -> torch.Tensor:
     return torch.zeros(1 + len(Cuts._fields), HIGHEST - LOWEST + 1, dtype=torch.int64, device="cpu")
 
 
-@dataclass
+@dataclass(eq=False)
 class Tally:
     """Gradients counted by size.
 

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,16 +19,16 @@ from amp_lab.formats import Format
 from amp_lab.watching import tables
 from amp_lab.watching.counting import Tally, tally
 from amp_lab.watching.cuts import Cuts, cuts_of, format_of
+from amp_lab.watching.factors import power_of_two
 from amp_lab.watching.recommending import Recommendation, recommend
-from amp_lab.watching.sources import Source, named_gradients
+from amp_lab.watching.sources import Source, has_numbers, named_gradients
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The powers of two that FP32 holds: with any other scale the scaled loss would not be what was meant.
-_SCALES: Final = range(-149, 128)
-_NO_GRADIENT = (
-    "no parameter has a gradient: call loss.backward() first, and gradient_report before zero_grad()"
+_NO_GRADIENT: Final = (
+    "no parameter has a gradient: call loss.backward() first, and gradient_report before zero_grad(); "
+    "a parameter with requires_grad=False never gets one"
 )
 
 
@@ -42,62 +42,63 @@ def gradient_report(
 
     *At a scale* means: with the loss multiplied by it, backward would hand over `gradient * scale`. That product is
     taken as exact, and rounded once to `dtype`, to nearest, ties to even. All counts are exact, so a report can be
-    held against a cast of every single gradient. Beware that activations have gradients, too, which pass through
-    `dtype` on their way and stand in no `.grad`.
+    held against a cast of every single gradient.
+
+    It knows only the gradients that it is given. Those of the layers' outputs pass through `dtype` on the way back,
+    too, and can be much smaller or larger than those of the weights; with `output.retain_grad()` before backward you
+    can give their `.grad` as well, as lesson 04 does.
 
     It is one pass over the gradients, where they are, and needs a few megabytes whatever their number (beside what it
     takes to add up a sparse gradient that stores entries twice).
 
     Args:
         model_or_grads: a model or an optimizer (the `.grad` of its parameters); a mapping from names, or a list or
-            generator, of gradients or parameters, or of (name, gradient) pairs; or one gradient. Of any
+            generator, of gradients or parameters, or of (name, gradient) tuples; or one gradient. Of any
             floating-point dtype, shape and device, dense or sparse (COO). None counts as a parameter without gradient.
+            Of a parameter, which is a leaf that requires a gradient, it takes the `.grad`. Any other tensor it takes
+            for a gradient and cannot tell whether it is one: do not give weights that were detached.
+            Of a DTensor, as FSDP2 makes them, give `.full_tensor()` or `.to_local()`.
         dtype: torch.float16, torch.bfloat16, torch.float8_e5m2 or torch.float8_e4m3fn.
         scale: the scale that the report shows unless asked for another: a power of two, 2^-149 to 2^127. Other
             scales are refused: only a power of two leaves the digits of every gradient as they are.
 
     Raises:
-        TypeError: for what is no gradient (integers, complex numbers, texts), and a dtype or scale that is none.
+        TypeError: for what is no gradient (integers, complex numbers, texts, a state dict, a loss), tensors whose
+            numbers cannot be read (of DTensor, nested, on the meta device), and a dtype or scale that is none.
         ValueError: if there is no gradient at all, two have one name, the dtype is not one of the four, or the scale is
             no power of two.
     """
     format = format_of(dtype)
     cuts = cuts_of(format)
-    scale = _power_of_two(scale)
+    scale = power_of_two(scale)
     parameters, without, total = {}, [], Tally()
     for name, gradient in named_gradients(model_or_grads):
         if gradient is None:
             without.append(name)
             continue
-        found = tally(gradient, cuts)
+        found = _tally(name, gradient, cuts)
         total.add(found)
         parameters[name] = GradientCounts(found.trimmed(), cuts, format)
     if not parameters:
-        raise ValueError(_NO_GRADIENT if without else "there is no parameter and no gradient to report on")
+        raise ValueError(_NO_GRADIENT if without else _nothing_in(model_or_grads))
     return GradientReport(format, scale, parameters, tuple(without), GradientCounts(total, cuts, format))
 
 
-def _power_of_two(scale: float) -> float:
-    """Return a scale as a float.
-
-    Raises:
-        TypeError: if it is no number.
-        ValueError: if it is no power of two that FP32 holds.
-    """
+def _tally(name: str, gradient: torch.Tensor, cuts: Cuts) -> Tally:
     try:
-        number = math.nan if isinstance(scale, bool | str) else float(scale)
-    except (TypeError, ValueError, RuntimeError):
-        number = math.nan
-    if math.isnan(number):
-        raise TypeError(f"scale={scale!r}: a scale is a number, such as 2.0**16")
-    significand, exponent = math.frexp(number)
-    if significand == 0.5 and exponent - 1 in _SCALES:
-        return number
-    hint = "" if not 1e-44 < number < 1e38 else f", such as {2.0 ** (exponent - 1):g} or {2.0**exponent:g}"
-    raise ValueError(
-        f"scale={number:g}: a scale here is a power of two from 2**{_SCALES[0]} to 2**{_SCALES[-1]}{hint}; "
-        "it moves every gradient by whole exponents, and changes no digit of any"
-    )
+        return tally(gradient, cuts)
+    except (RuntimeError, TypeError) as error:
+        if has_numbers(gradient):
+            raise
+        raise TypeError(
+            f"{name!r} is a {type(gradient).__name__} that holds no numbers of its own (as inside torch.vmap or "
+            "FakeTensorMode): give a plain tensor"
+        ) from error
+
+
+def _nothing_in(source: Source) -> str:
+    once = " (what a generator, such as named_parameters(), yields can be read only once)"
+    return f"there is no parameter and no gradient to report on{once if isinstance(source, Iterator) else ''}"
 
 
 class Window(NamedTuple):
@@ -142,7 +143,7 @@ class Fates:
         return int(getattr(self, fate)) / self.nonzero if self.nonzero else 0.0
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class GradientCounts:
     """The gradients of one parameter, or of all."""
 
@@ -182,7 +183,7 @@ class GradientCounts:
 
     def at(self, scale: float) -> Fates:
         """Return what becomes of them at a scale, a power of two."""
-        scale = _power_of_two(scale)
+        scale = power_of_two(scale)
         shift = math.frexp(scale)[1] - 1
         survive, normal, too_large = (
             self._tally.above(row, cut.power - shift) for row, cut in enumerate(self._cuts, start=1)
@@ -201,7 +202,7 @@ class GradientCounts:
         return f"<{self.entries:,} gradients, {self.nonzero:,} finite and nonzero, the largest {self.largest:.3g}>"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class GradientReport:
     """What `gradient_report` found. Print it, leave it as the last line of a cell, `plot` it, or ask `at(scale)`.
 
@@ -246,11 +247,14 @@ class GradientReport:
         return self.total.at(self.scale if scale is None else scale)
 
     def recommend(self, headroom: float = 4.0) -> Recommendation:
-        """Return the largest power of two that is safe as a loss scale, and why.
+        """Return the largest power of two, 2^-24 to 2^126, that is safe as a loss scale, and why.
 
         Safe: `headroom` times the largest gradient, times the scale, is still a number of the format. Later steps may
-        have larger gradients than this one; 4 lets them grow by two powers of two. BF16 has the range of FP32, and
-        needs a scale only if something would overflow.
+        have larger gradients than this one; 4 lets them grow by two powers of two. BF16 reaches as far up as FP32: for
+        it the scale is 1 unless a gradient would become zero or overflow, and then the smallest that saves as many as
+        any that is safe, or the largest that is safe.
+
+        None if there are infinite or NaN gradients, no such power is safe, or all gradients would become zero with it.
 
         Raises:
             TypeError: if headroom is no number.
@@ -267,7 +271,7 @@ class GradientReport:
         """Draw the gradients by size, and what the format makes of them at a scale; None: at that of the report."""
         from amp_lab.view.gradients import gradient_histogram  # Matplotlib takes long to import
 
-        return gradient_histogram(self, self.scale if scale is None else _power_of_two(scale), title)
+        return gradient_histogram(self, self.scale if scale is None else power_of_two(scale), title)
 
     def table(self, scale: float | None = None, rows: int | None = 20) -> str:
         """Return the report as text: a line for all gradients, and one for each of the parameters that lose most.
@@ -275,8 +279,13 @@ class GradientReport:
         Args:
             scale: a power of two; None: that of the report.
             rows: how many parameters to list; None: all, in the model's order.
+
+        Raises:
+            TypeError: if scale or rows is no number.
+            ValueError: if scale is no power of two that FP32 holds, or rows is negative.
         """
-        return tables.as_text(self, _power_of_two(self.scale if scale is None else scale), rows)
+        limit = tables.checked_limit(rows)
+        return tables.as_text(self, power_of_two(self.scale if scale is None else scale), limit)
 
     def __repr__(self) -> str:
         return self.table()

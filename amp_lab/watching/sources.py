@@ -20,7 +20,7 @@ Source: TypeAlias = (
 
 _WANTED = (
     "gradient_report takes a model, an optimizer, a mapping from names to gradients, "
-    "or a list of gradients or parameters"
+    "or a list of gradients, parameters or (name, gradient) tuples"
 )
 
 
@@ -46,14 +46,18 @@ def _pairs(source: Any) -> Iterator[tuple[str, Any]]:
         case nn.Module():
             yield from source.named_parameters()
         case torch.optim.Optimizer():
-            for number, group in enumerate(source.param_groups):
-                names = group.get("param_names") or [
-                    f"group {number}[{i}]" for i in range(len(group["params"]))
-                ]
-                yield from zip(names, group["params"], strict=True)
+            yield from _of_optimizer(source)
         case torch.Tensor():
+            if source.dim() == 0 and source.grad_fn is not None:
+                raise TypeError(
+                    "this is the result of a computation, as a loss is; if it is a gradient, detach() it"
+                )
             yield "gradient", source
         case Mapping():
+            if hasattr(source, "_metadata"):
+                raise TypeError(
+                    "this is a state dict, which holds weights and no gradients: give the model itself"
+                )
             yield from ((str(name), value) for name, value in source.items())
         case Iterable() if not isinstance(source, str | bytes):
             for number, value in enumerate(source):
@@ -61,6 +65,18 @@ def _pairs(source: Any) -> Iterator[tuple[str, Any]]:
                 yield value if named else (f"[{number}]", value)
         case _:
             raise TypeError(f"{_WANTED}; this is a {type(source).__name__}: {reprlib.repr(source)}")
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+    """Yield names and parameters. Parameters of two models may have one name, but then not in one group."""
+    groups = optimizer.param_groups
+    names = [name for group in groups for name in group.get("param_names", ())]
+    ambiguous = len(names) > len(set(names))
+    for number, group in enumerate(groups):
+        known = group.get("param_names")
+        for i, parameter in enumerate(group["params"]):
+            name = known[i] if known else f"group {number}[{i}]"
+            yield f"group {number}: {name}" if known and ambiguous else name, parameter
 
 
 def _gradient(value: Any) -> Any:
@@ -78,10 +94,33 @@ def _checked(name: str, gradient: Any) -> Gradient:
     if not gradient.is_floating_point():
         hint = ": give its .real and .imag" if gradient.is_complex() else ""
         raise TypeError(f"{name!r} is a tensor of {gradient.dtype}, and gradients are floating-point{hint}")
-    if gradient.is_meta:
-        raise TypeError(f"{name!r} is on PyTorch's meta device, where tensors have no numbers")
-    if gradient.is_nested or gradient.layout not in (torch.strided, torch.sparse_coo):
-        raise TypeError(
-            f"{name!r} has the layout {gradient.layout}; give dense gradients, or sparse ones in COO layout"
-        )
+    if (why := _unreadable(gradient)) is not None:
+        raise TypeError(f"{name!r} {why}")
     return gradient
+
+
+def _unreadable(gradient: torch.Tensor) -> str | None:
+    """Say why the numbers of a tensor cannot be read, and what to give; None if they can, as far as one sees."""
+    if hasattr(gradient, "full_tensor"):
+        return (
+            f"is a {type(gradient).__name__}, of which every process has a part: give .full_tensor(), in all of them, "
+            "or .to_local() for this part"
+        )
+    if gradient.is_meta:
+        return "is on PyTorch's meta device, where tensors have no numbers"
+    if str(gradient.dtype).endswith("_x2"):
+        return f"is a tensor of {gradient.dtype}, with two numbers in one: give them unpacked, as FP32"
+    if gradient.is_nested:
+        return "is a nested tensor: give its parts, .unbind()"
+    if gradient.layout not in (torch.strided, torch.sparse_coo):
+        return f"has the layout {gradient.layout}; give dense gradients, or sparse ones in COO layout"
+    return None
+
+
+def has_numbers(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor has memory. One inside `torch.vmap`, or a FakeTensor, only stands for others."""
+    try:
+        stored = tensor if tensor.layout is torch.strided else tensor.detach()._values()
+        return stored.numel() == 0 or stored.data_ptr() != 0
+    except RuntimeError:
+        return False

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from amp_lab.watching.wording import scale_in_words, share_in_words, size_in_words
+from amp_lab.watching.wording import columns, name_in_words, scale_in_words, share_in_words, size_in_words
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -25,6 +25,8 @@ _HEADS: Final = (
 )
 
 _WIDTH: Final = 100  # of sentences
+# A long name must not push the numbers out of sight, and a narrow page must not squeeze it to a letter per line.
+_NAME_STYLE: Final = "text-align: left; min-width: 8em; max-width: 24em; overflow-wrap: anywhere"
 
 
 class _Row(NamedTuple):
@@ -41,21 +43,34 @@ class _Row(NamedTuple):
         counts, fates = self.counts, self.fates
         shares = (fates.zero, fates.subnormal, fates.overflow)
         return [
-            self.name,
+            name_in_words(self.name),
             f"{counts.entries:,}",
             share_in_words(counts.zeros, counts.entries),
-            size_in_words(counts.largest) if counts.nonzero else "–",
+            _largest_in_words(counts),
             *(share_in_words(each, fates.nonzero) if fates.nonzero else "–" for each in shares),
         ]
+
+
+def _largest_in_words(counts: GradientCounts) -> str:
+    if not counts.nonzero:
+        return "–"
+    # Where subnormal numbers are flushed, Python reads 0 for a size that FP64 has no normal number for.
+    return size_in_words(counts.largest) if counts.largest else "under 2.23e-308"
 
 
 def as_text(report: GradientReport, scale: float, limit: int | None) -> str:
     """Lay a report out in columns, names to the left and numbers to the right."""
     table = [list(_HEADS), *(row.cells() for row in _rows(report, scale, limit))]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in table]
+    widths = [max(map(columns, column)) for column in zip(*table, strict=True)]
+    lines = [_line(row, widths) for row in table]
     notes = [textwrap.fill(note, _WIDTH) for note in _notes(report, scale, limit)]
     return "\n".join([_title(report, scale), "", *lines, "", *notes])
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    name, *numbers = row
+    gap = " " * (widths[0] - columns(name))
+    return "  ".join([name + gap, *map(str.rjust, numbers, widths[1:])])
 
 
 def as_html(report: GradientReport, scale: float, limit: int | None) -> str:
@@ -72,7 +87,7 @@ def as_html(report: GradientReport, scale: float, limit: int | None) -> str:
 def _html_row(row: _Row) -> str:
     name, *cells = map(escape, row.cells())
     numbers = "".join(f"<td>{cell}</td>" for cell in cells)
-    return f'<tr><th scope="row" style="text-align: left">{name}</th>{numbers}</tr>'
+    return f'<tr><th scope="row" style="{_NAME_STYLE}">{name}</th>{numbers}</tr>'
 
 
 def as_rich(report: GradientReport, scale: float, limit: int | None) -> Group:
@@ -83,7 +98,7 @@ def as_rich(report: GradientReport, scale: float, limit: int | None) -> Group:
 
     table = Table(title=Text(_title(report, scale)), title_justify="left")
     for number, head in enumerate(_HEADS):
-        table.add_column(head, justify="right" if number else "left")
+        table.add_column(head, justify="right" if number else "left", overflow="fold")
     for row in _rows(report, scale, limit):
         table.add_row(*map(Text, row.cells()))
     return Group(table, *map(Text, _notes(report, scale, limit)))
@@ -98,18 +113,36 @@ def _title(report: GradientReport, scale: float) -> str:
 
 def _rows(report: GradientReport, scale: float, limit: int | None) -> Iterable[_Row]:
     yield _Row("all", report.total, report.total.at(scale))
-    rows = [_Row(name, counts, counts.at(scale)) for name, counts in report.parameters.items()]
-    if limit is None or len(rows) <= limit:
-        yield from rows
-    else:
-        yield from sorted(rows, key=lambda row: row.lost, reverse=True)[:limit]
+    rows = _parameters(report, scale)
+    yield from rows if limit is None or len(rows) <= limit else _by_loss(rows)[:limit]
+
+
+def _parameters(report: GradientReport, scale: float) -> list[_Row]:
+    return [_Row(name, counts, counts.at(scale)) for name, counts in report.parameters.items()]
+
+
+def _by_loss(rows: list[_Row]) -> list[_Row]:
+    return sorted(rows, key=lambda row: row.lost, reverse=True)
+
+
+def checked_limit(rows: Any) -> int | None:
+    """Return how many parameters to list.
+
+    Raises:
+        TypeError: if it is neither a whole number nor None.
+        ValueError: if it is negative.
+    """
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int)):
+        raise TypeError(f"rows={rows!r}: it is how many parameters to list, such as 20, or None for all")
+    if rows is not None and rows < 0:
+        raise ValueError(f"rows={rows}: it is how many parameters to list, 0 or more, or None for all")
+    return rows
 
 
 def _notes(report: GradientReport, scale: float, limit: int | None) -> Iterable[str]:
     total, fates = report.total, report.total.at(scale)
-    left_out = 0 if limit is None else len(report.parameters) - limit
-    if left_out > 0:
-        yield f"{left_out:,} more parameters, which lose less; table(rows=None) lists all."
+    if limit is not None and len(report.parameters) > limit:
+        yield _left_out(_by_loss(_parameters(report, scale))[limit:], limit)
     if fates.nonzero:
         smallest = size_in_words(report.window.smallest)
         share = share_in_words(fates.below_smallest, fates.nonzero)
@@ -120,13 +153,22 @@ def _notes(report: GradientReport, scale: float, limit: int | None) -> Iterable[
         yield f"Without a gradient: {_listed(report.without_gradient)}."
     scale_said, reason = report.recommend()
     said = "none" if scale_said is None else scale_in_words(scale_said)
-    yield (
-        f"Recommended scale: {said}, because {reason}"
-        if scale_said
-        else f"Recommended scale: {said}: {reason}"
-    )
+    yield f"Recommended scale: {said}, because {reason}"
+
+
+def _left_out(rows: list[_Row], listed: int) -> str:
+    """Say how many parameters a table leaves out, and that they lose nothing, or no more than any that it lists."""
+    one = len(rows) == 1
+    which = f"{len(rows):,}{' more' if listed else ''} parameter{'' if one else 's'}"
+    if not any(row.lost for row in rows):
+        what = f"{'loses' if one else 'lose'} nothing"
+    elif listed:
+        what = f"{'loses' if one else 'lose'} no more than any of these"
+    else:
+        what = f"{'is' if one else 'are'} not listed"
+    return f"{which} {what}; table(rows=None) lists all."
 
 
 def _listed(names: tuple[str, ...], most: int = 5) -> str:
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(map(name_in_words, names[:most])) + more

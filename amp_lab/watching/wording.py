@@ -1,22 +1,27 @@
 """Numbers of a gradient report in words, short and never rounded to something that they are not."""
 
 import math
+import unicodedata
+from typing import Final
+
+_PERCENT: Final = "\N{NO-BREAK SPACE}%"  # a line must not end between a number and its unit
 
 
 def share_in_words(part: int, whole: int) -> str:
     """Write a share in percent. "0 %" and "100 %" are exact: a share next to them is said to be under or over."""
     if part in (0, whole):
-        return "100 %" if part else "0 %"
+        return f"{100 if part else 0}{_PERCENT}"
     percent = 100 * part / whole
     if percent < 0.01:
-        return "<0.01 %"
-    return ">99.99 %" if percent > 99.99 else f"{percent:.{1 if 1 <= percent <= 99 else 2}f} %"
+        return f"<0.01{_PERCENT}"
+    digits = 1 if 1 <= percent <= 99 else 2
+    return f">99.99{_PERCENT}" if percent > 99.99 else f"{percent:.{digits}f}{_PERCENT}"
 
 
 def size_in_words(value: float) -> str:
-    """Write a size with three digits; a whole number up to a million with all of its."""
-    if value == int(value) and value < 1e6:
-        return f"{int(value):,}"
+    """Write a size with three digits; one of less than a million with all those before the point."""
+    if 1e3 <= value < 1e6 or value == int(value) < 1e3:
+        return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
@@ -26,3 +31,19 @@ def scale_in_words(scale: float) -> str:
     if abs(power) < 2:
         return f"{scale:g}"
     return f"2^{power} = {int(scale):,}" if 0 < power <= 24 else f"2^{power}"
+
+
+def name_in_words(name: str) -> str:
+    """Write a name in one line, with what is no visible character as Python writes it: "\\n", "\\x1b"."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in name)
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes: two for a wide character, none for an accent on the last."""
+    return sum(_columns_of(each) for each in text)
+
+
+def _columns_of(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

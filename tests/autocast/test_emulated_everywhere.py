@@ -44,6 +44,18 @@ def _tensors(result):
     return [each for each in (result if isinstance(result, tuple | list) else [result]) if each is not None]
 
 
+class _Names(torch.utils._python_dispatch.TorchDispatchMode):
+    """The operators that PyTorch calls meanwhile."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
 IMAGE, FILTERS = h(1, 2, 5, 5), h(3, 2, 3, 3)
 
 # What goes to the original kernels, or fails as it does there.
@@ -133,6 +145,26 @@ def test_what_is_built_from_products_is_emulated(conversions, compute):
     assert conversions
 
 
+# Where PyTorch takes oneDNN's LSTM, that one is left alone, as the docstring of tensor_cores says.
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+def test_an_lstm_is_emulated_unless_onednn_has_one(conversions, dtype, training):
+    model = nn.LSTM(8, 8, dtype=dtype)
+    with torch.set_grad_enabled(training), _Names() as seen:
+        model(h(3, 2, 8).to(dtype))
+    onednn = "aten.mkldnn_rnn_layer.default" in seen.names
+    assert bool(conversions) != onednn
+    assert not (onednn and dtype == HALF and training)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTMCell, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+def test_its_relatives_are_emulated_in_bf16_too(conversions, layer, training):
+    with torch.set_grad_enabled(training):
+        layer(8, 8, dtype=torch.bfloat16)(h(2, 8).bfloat16())
+    assert conversions
+
+
 def network() -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -212,17 +244,8 @@ def test_a_compiled_model_is_emulated_when_it_runs(conversions):
 
 
 def test_users_modes_see_what_they_always_see():
-    class Names(torch.utils._python_dispatch.TorchDispatchMode):
-        def __init__(self):
-            super().__init__()
-            self.names = []
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            self.names.append(str(function))
-            return function(*args, **(kwargs or {}))
-
     def names():
-        with Names() as seen:
+        with _Names() as seen:
             F.conv2d(IMAGE, FILTERS) @ torch.ones(3, 1, dtype=HALF)
         return seen.names
 

@@ -1,10 +1,15 @@
 """Switching the emulation on and off: who asked, for which dtypes, what is said about it, and what stays behind."""
 
+import gc
 import threading
+import time
 import warnings
+from contextlib import ExitStack
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from amp_lab.autocast import emulate
 from amp_lab.autocast.emulate import TensorCores, slow_halves, tensor_cores
@@ -111,12 +116,126 @@ def test_a_block_leaves_on_what_was_on():
     arithmetic.stop()
 
 
-def test_they_may_end_in_any_order():
-    first, second = tensor_cores(always=True).start(), tensor_cores(always=True).start()
-    first.stop()
+def test_blocks_may_end_in_any_order():
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(tensor_cores(always=True))
+    second.enter_context(tensor_cores(always=True))
+    first.close()
     assert emulated()
-    second.stop()
+    second.close()
     assert not emulated()
+
+
+def test_a_cell_that_starts_it_may_run_twice():
+    for _ in range(2):
+        arithmetic = tensor_cores(always=True).start()
+    arithmetic.stop()
+    assert not emulated()
+
+
+def test_what_was_started_without_a_name_stays_on_and_any_other_stops_it():
+    tensor_cores(always=True).start()
+    gc.collect()
+    assert emulated()
+    other = tensor_cores(always=True)
+    assert other.on
+    other.stop()
+    assert not emulated()
+
+
+def test_a_block_ends_neither_what_was_started_nor_another_block():
+    tensor_cores(always=True).start()
+    with tensor_cores(always=True):
+        pass
+    assert emulated()
+    with tensor_cores(always=True) as block:
+        block.stop()
+        assert block.on
+        assert emulated()
+    assert not emulated()
+
+
+def test_stopping_it_leaves_on_what_always_started(facts):
+    new_cpu(facts)
+    tensor_cores().start()
+    tensor_cores(always=True).start()
+    tensor_cores().stop()
+    assert emulated()
+    tensor_cores(always=True).stop()
+    assert not emulated()
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["start", "stop", "enter", "leave"]), st.integers(0, 3)), max_size=25
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(actions=ACTIONS)
+def test_however_they_are_mixed_it_is_on_while_anybody_asks(actions):
+    objects = [tensor_cores(always=True), tensor_cores(always=True), _fp16_only(), _fp16_only()]
+    started, blocks = {True: False, False: False}, []
+
+    def do(action, one):
+        if action in ("start", "stop"):
+            getattr(one, action)()
+            started[one.always] = action == "start"
+        elif action == "enter":
+            blocks.append(one.__enter__())
+        elif one in blocks:
+            blocks.remove(one)
+            one.__exit__(None, None, None)
+
+    for action, index in actions:
+        do(action, objects[index])
+        both = started[True] or any(one.always for one in blocks)
+        assert emulated(BF16) == both
+        assert emulated(FP16) == (both or started[False] or bool(blocks))
+        assert [one.on for one in objects] == [started[one.always] or one in blocks for one in objects]
+    for one in objects:
+        one.stop()
+    while blocks:
+        do("leave", blocks[-1])
+    assert table() == UNTOUCHED
+
+
+def _fp16_only() -> TensorCores:
+    one = tensor_cores()
+    one.dtypes = frozenset({FP16})  # as on a CPU that is fast at BF16
+    return one
+
+
+def test_it_decorates_functions():
+    @tensor_cores(always=True)
+    def is_emulated(depth: int = 2) -> bool:
+        """Docs."""
+        return emulated() and (depth == 0 or is_emulated(depth - 1))
+
+    assert is_emulated()
+    assert is_emulated(depth=0)
+    assert (is_emulated.__name__, is_emulated.__doc__) == ("is_emulated", "Docs.")
+    assert not emulated()
+
+
+def test_it_does_not_decorate_what_runs_after_the_call():
+    def generator():
+        yield
+
+    async def coroutine():
+        pass
+
+    async def asynchronous_generator():
+        yield
+
+    for function in (generator, coroutine, asynchronous_generator):
+        with pytest.raises(TypeError, match="use a with-block inside"):
+            tensor_cores()(function)
+
+
+@pytest.mark.parametrize("always", ["no", "", 1, None])
+def test_always_is_true_or_false(always):
+    with pytest.raises(TypeError, match=f"always is True or False, not {always!r}"):
+        tensor_cores(always=always)
 
 
 def test_an_error_in_the_block_ends_it():
@@ -164,6 +283,48 @@ def test_many_threads_may_switch_at_once():
     for thread in threads:
         thread.join(timeout=60)
     assert results == [[36.0]] * 40
+
+
+def test_two_threads_never_change_the_table_at_once(monkeypatch):
+    inside, most = [], []
+    replace, restore = emulate.ReplacedKernels, emulate.ReplacedKernels.restore
+
+    def slowly(work):
+        def alone(*arguments):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.02)  # so that the other threads come here meanwhile, if they can
+            result = work(*arguments)
+            inside.pop()
+            return result
+
+        return alone
+
+    monkeypatch.setattr(emulate.ReplacedKernels, "restore", slowly(restore))
+    monkeypatch.setattr(emulate, "ReplacedKernels", slowly(replace))
+
+    def switch():
+        with tensor_cores(always=True):
+            pass
+
+    threads = [threading.Thread(target=switch) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert max(most) == 1
+    assert len(most) % 2 == 0  # replaced as often as restored
+
+
+def test_blocks_inside_another_leave_the_table_to_threads_that_compute(facts):
+    facts("x86_64", ("avx2", "avx512f", "avx512_bf16"), False, True)
+    with tensor_cores():
+        installed = table()
+        with tensor_cores(always=True):
+            assert emulated(BF16)
+            assert table() == installed
+        assert not emulated(BF16)
+        assert table() == installed
 
 
 def test_no_warning_and_no_silenced_warning():
@@ -267,7 +428,26 @@ def test_what_it_says_when_only_another_one_is_on(facts):
     old_cpu(facts)
     arithmetic = tensor_cores()
     with tensor_cores():
-        assert str(arithmetic).endswith("This one is off; another one keeps that on.")
+        assert str(arithmetic).endswith("This one is off; a with-block keeps that on.")
+        tensor_cores(always=True).start()
+        assert str(arithmetic).endswith(
+            "This one is off; tensor_cores(always=True), which was started, keeps that on."
+        )
+        tensor_cores(always=True).stop()
+    with tensor_cores(always=True):
+        tensor_cores().start()
+        assert str(tensor_cores(always=True)).endswith(
+            "This one is off; tensor_cores(), which was started, keeps that on."
+        )
+        tensor_cores().stop()
+
+
+def test_what_it_says_when_the_one_started_emulates_nothing(facts):
+    new_cpu(facts)
+    tensor_cores().start()
+    with tensor_cores(always=True):
+        assert str(tensor_cores(always=True)).endswith("This one is off; a with-block keeps that on.")
+    tensor_cores().stop()
 
 
 def test_replaced_kernels_are_given_the_original():

@@ -109,9 +109,11 @@ def browser_page(address: str) -> Iterator[Page]:
 
 def open_page(page: Page, path: str) -> None:
     """Open another notebook of the folder that JupyterLab shows; returns when its kernel is there."""
-    page.evaluate(f"window.jupyterapp.commands.execute('docmanager:open', {{path: {path!r}}})")
-    page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden):has(.jp-Cell)", timeout=90_000)
+    page.evaluate(
+        "async path => { await window.jupyterapp.commands.execute('docmanager:open', {path}); }", path
+    )
     page.evaluate(_READY)
+    page.wait_for_selector(f"{SHOWN_PANEL} .jp-Cell", timeout=90_000)
 
 
 def run_all(page: Page) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,6 +89,106 @@ def test_a_slow_answer_is_asked_for_less_and_not_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(step, "_FULL_SWEEP_S", 0.0)
     assert grade("2.3", lambda w: asked.append(w) or step._step(w)).passed
     assert len(step._CASES) <= len(asked) < 100
+    asked.clear()
+    monkeypatch.setattr(step, "_CASES_S", 0.0)
+    assert grade("2.3", lambda w: asked.append(w) or step._step(w)).passed
+    assert step._FEWEST <= len(asked) < step._FEWEST + 10
+
+
+def test_few_weights_are_enough_to_tell_every_idea_about_a_step_from_what_is_right() -> None:
+    few = step._CASES[: step._FEWEST]
+    for name, idea in step._MISCONCEPTIONS:
+        assert any(idea(*case) != step._step(*case) for case in few), name
+    assert len(set(step._CASES)) == len(step._CASES) == 2 * len(step._SIZES)
+
+
+def test_a_search_of_two_seconds_for_each_weight_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in a tenth of the time: the guard gives 20 seconds, so such a search must need less than 2 here."""
+    monkeypatch.setattr(step, "_CASES_S", step._CASES_S / 10)
+    monkeypatch.setattr(step, "_FULL_SWEEP_S", step._FULL_SWEEP_S / 10)
+
+    def answer(w: float) -> float:
+        time.sleep(0.2)
+        return step._step(w)
+
+    verdict = judge(catalog.exercise("2.3"), check_of("2.3"), answer, limit_s=2.0)
+    assert verdict.passed, verdict.text
+
+
+def test_any_order_of_adding_in_fp32_is_right_for_as_many_elements_as_the_task_names() -> None:
+    """n additions are off by n/2 units of 2^-23 at most, and the root halves it; squares of FP16 are exact."""
+    page = catalog.exercise("2.1")
+    assert f"add up {norm._MOST} in any order" in page.why
+    assert norm._MOST * 2.0**-24 / 2 + 2.0**-24 < norm._RTOL
+    assert max(x.numel() for (x,) in norm._cases()) == norm._MOST
+    for (x,) in norm._cases():
+        total = torch.zeros(())
+        for square in x.float().square().flatten():
+            total = total + square
+        assert nearness.is_near(float(total.sqrt()), norm._norm(x), norm._RTOL)
+
+
+@pytest.mark.parametrize("factor", [64.0, 256.0, 1024.0, 4096.0])
+def test_a_fixed_factor_loses_the_large_or_the_small(factor: float) -> None:
+    verdict = grade("2.1", lambda x: (x / factor).square().float().sum().sqrt() * factor)
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == ("small-lost" if factor > 128 else "leaves-the-range")
+
+
+def test_a_total_in_fp32_loses_what_the_task_asks_for() -> None:
+    (long,) = (case for case in mean._lists() if len(case[0]) > 300)
+    batches = mean._long_in_fp32()
+    assert torch.equal(torch.cat(long[0]), torch.cat(batches))
+    total = torch.zeros(())
+    for batch in batches:
+        total = total + batch.sum(dtype=torch.float32)
+    error = abs(total.item() / mean._count(batches) / mean._mean(batches) - 1)
+    assert 10 * mean._RTOL < error < mean._IN_FP32
+
+
+def test_what_is_shown_of_a_result_in_fp16_is_finite() -> None:
+    verdict = grade("2.2", lambda x, dim: torch.log_softmax(x, dim).float())
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "result-in-fp16"
+    assert math.isfinite(float(str(verdict.observed["got"])))
+
+
+@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_missing_logarithm_is_told_by_a_number(half: bool, whole: bool) -> None:
+    def answer(x: torch.Tensor, dim: int) -> torch.Tensor:
+        exp = (x if half else x.float()).exp()
+        return (exp if whole else exp / exp.sum(dim, keepdim=True)).float()
+
+    verdict = grade("2.2", answer)
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "no-log"
+    assert float(str(verdict.observed["got"])) > 0
+
+
+def test_the_score_that_spoils_a_row_is_shown() -> None:
+    verdict = grade("2.4", lambda scores, keep: torch.where(keep, scores, scores * 1e9))
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "makes-nan"
+    assert verdict.observed["got"] == "inf"
+
+
+@pytest.mark.parametrize(("eps", "words"), [(1e-8, "1e-8"), (1e-10, "1e-10"), (2e-8, "2e-8")])
+def test_the_eps_that_vanishes_is_told(eps: float, words: str) -> None:
+    verdict = grade("2.4", lambda scores, keep: scores + (keep.to(scores.dtype) + eps).log())
+    assert isinstance(verdict, Wrong)
+    assert verdict.diagnosis == "eps-vanishes"
+    assert f"the logarithm of {words}." in verdict.sentence
+
+
+@pytest.mark.parametrize("places", range(6))
+def test_rounded_means_are_told(places: int) -> None:
+    for verdict, words in (
+        (grade("2.5", lambda batches: round(_adds(batches), places)), f"to {places} places."),
+        (grade("2.5", lambda batches: float(f"{_adds(batches):.{places}e}")), f"to {places + 1} digits."),
+    ):
+        assert isinstance(verdict, Wrong) or (places == 5 and "digits" in words)
+        assert verdict.passed or words in verdict.sentence
 
 
 def _distinct(

@@ -12,15 +12,15 @@ BACKWARD = [
     story
     for region in (
         *(unscaling._PLAIN, unscaling._ADDED, unscaling._AGAIN),
-        *(unscaling._SMALL, unscaling._OTHERS, unscaling._IDLE),
+        *(unscaling._SMALL, unscaling._GIVEN, unscaling._OTHERS, unscaling._IDLE),
     )
     for story in region.stories
 ]
 ACCUMULATED = [
     *(*accumulating._PLAIN, *accumulating._OTHERS, *accumulating._GROUPS),
-    *(*accumulating._AGAIN, *accumulating._IDLE),
+    *(*accumulating._AGAIN, *accumulating._IDLE, *accumulating._DECAY, *accumulating._MOMENTUM),
 ]
-CLIPPED = [*clipping._PLAIN, *clipping._OTHERS, *clipping._ZERO, *clipping._IDLE]
+CLIPPED = [*clipping._PLAIN, *clipping._OTHERS, *clipping._SHAPES, *clipping._ZERO, *clipping._IDLE]
 CHOSEN = [case for region in choosing._REGIONS for case in region.cases]
 
 
@@ -30,7 +30,7 @@ def test_scaled_gradients_are_exact(story):
     net = unscaling._Net(story)
     net.w.grad = None
     (net.loss() * story.scale).backward()
-    assert net.w.grad.tolist() == [
+    assert net.w.grad.flatten().tolist() == [
         upstream * x * story.scale for upstream, x in zip(story.upstream, story.x, strict=True)
     ]
 
@@ -59,6 +59,15 @@ def test_unscaled_gradients_of_the_small_stories_do_not(story):
         assert not torch.isclose(each.half().float(), each, rtol=1e-3, atol=0.0).any()
 
 
+@pytest.mark.parametrize("usual", [2.0**8, 1024.0, 2.0**12, 2.0**16])
+def test_only_the_scale_that_is_given_brings_the_gradients_through(usual):
+    small, large = unscaling._GIVEN.stories
+    for story, lost in ((small, lambda grad: not grad.any()), (large, lambda grad: grad.isinf().all())):
+        net = unscaling._Net(story)
+        (net.loss() * usual).backward()
+        assert lost(net.w.grad)
+
+
 @pytest.mark.parametrize("case", CHOSEN, ids=str)
 def test_the_right_scale_is_what_the_page_says(case):
     grads, headroom = case[0], Fraction(case[1] if len(case) > 1 else 4)
@@ -67,19 +76,49 @@ def test_the_right_scale_is_what_the_page_says(case):
     assert choosing._right(*case) == 2.0 ** allowed[-1]
 
 
-@pytest.mark.parametrize("grads", choosing._refused(), ids=str)
-def test_no_scale_is_right_for_what_is_refused(grads):
+@pytest.mark.parametrize("case", choosing._refused(), ids=str)
+def test_no_scale_is_right_for_what_is_refused(case):
+    grads, headroom = case[0], case[1] if len(case) > 1 else 4
     size = max(abs(number) for grad in grads for number in grad.flatten().tolist() if number == number)
-    assert any(not grad.isfinite().all() for grad in grads) or 4 * size * 2.0**-24 > 65504
+    assert any(not grad.isfinite().all() for grad in grads) or headroom * size * 2.0**-24 > 65504
+
+
+def test_the_lowest_scale_is_asked_for_on_both_sides():
+    """Just small enough and just too large; with and without the headroom; nearer than a factor of two."""
+    sizes = [(case[1] if len(case) > 1 else 4) * choosing._largest(case[0]) for case in CHOSEN]
+    assert max(sizes) * 2.0**-24 == 65504
+    too_large = [case for case in choosing._refused() if all(grad.isfinite().all() for grad in case[0])]
+    sizes = [(case[1] if len(case) > 1 else 4) * choosing._largest(case[0]) for case in too_large]
+    assert 65504 < min(sizes) * 2.0**-24 <= 65536
+    assert any(choosing._largest(case[0]) * 2.0**-24 < 65504 for case in too_large), (
+        "headroom alone is too much"
+    )
+
+
+@pytest.mark.parametrize("case", [*CHOSEN, *choosing._refused()], ids=str)
+def test_calls_are_shown_in_full(case):
+    call = choosing._in_words(*case)
+    assert len(call) < 160
+    assert call.count("[") == call.count("]")
+    assert "float32)" not in call
+
+
+@pytest.mark.parametrize("story", clipping._SHAPES, ids=str)
+def test_the_largest_singular_value_of_a_matrix_is_not_its_norm(story):
+    assert clipping._spectral(story) < 0.95 * story.norm
+
+
+def test_some_norms_are_near_their_limit():
+    ratios = [story.norm / story.max_norm for story in clipping._PLAIN]
+    assert any(1.01 < ratio < 1.1 for ratio in ratios)
+    assert any(0.9 < ratio < 0.99 for ratio in ratios)
 
 
 @pytest.mark.parametrize("story", CLIPPED, ids=str)
 def test_clipped_gradients_are_what_pytorch_makes_of_them(story):
-    parameters = [
-        torch.nn.Parameter(torch.ones(len(each), dtype=torch.float64)) for each in (story.w, story.b)
-    ]
-    for parameter, numbers in zip(parameters, (story.w, story.b), strict=True):
-        parameter.grad = torch.tensor(numbers, dtype=torch.float64)
+    parameters = [torch.nn.Parameter(torch.ones_like(each, dtype=torch.float64)) for each in story.tensors()]
+    for parameter, numbers in zip(parameters, story.tensors(torch.float64), strict=True):
+        parameter.grad = numbers
     norm = torch.nn.utils.clip_grad_norm_(parameters, story.max_norm)
     assert norm.item() == pytest.approx(story.norm, rel=1e-12)
     want = story.times(story.factor)
@@ -95,16 +134,15 @@ def test_some_gradients_are_clipped_and_some_are_not():
 
 @pytest.mark.parametrize("story", ACCUMULATED, ids=str)
 def test_weights_move_as_in_fp64(story):
-    """The formula in the check against autograd, on a network without FP16."""
+    """The formulas in the check against autograd and PyTorch's SGD, on a network without FP16."""
     net = story.net().double()
     start = {name: each.detach().clone() for name, each in net.named_parameters()}
     x = torch.cat(story.batches()).double()
+    optimizer = story.optimizer(dict(net.named_parameters()))
     for _ in range(story.calls):
-        loss = story.loss_size * (x @ net.weight + net.bias).square().mean()
-        grads = torch.autograd.grad(loss, [net.weight, net.bias])
-        with torch.no_grad():
-            for each, grad in zip((net.weight, net.bias), grads, strict=True):
-                each -= story.learning_rate * grad
+        optimizer.zero_grad()
+        (story.loss_size * (x @ net.weight[0] + net.bias).square().mean()).backward()
+        optimizer.step()
     for name, moved in story.want().items():
         if moved is not None:
             got = dict(net.named_parameters())[name].detach() - start[name]
@@ -128,7 +166,26 @@ def test_a_scaled_gradient_is_far_from_the_tolerance(story):
     for share in (1, story.micro_batches):
         net.zero_grad()
         (net(x) * story.scale / share).backward()
-        output = x.double() @ net.weight.detach().double() + net.bias.detach().double()
+        output = x.double() @ net.weight.detach()[0].double() + net.bias.detach().double()
         want = story.loss_size * 2 * (output @ x.double()) / len(x) * story.scale / share
-        assert torch.allclose(net.weight.grad.double(), want, rtol=accumulating._RTOL / 3, atol=0.0)
+        assert torch.allclose(net.weight.grad[0].double(), want, rtol=accumulating._RTOL / 3, atol=0.0)
         assert math.isfinite(net.weight.grad.sum().item())
+
+
+@pytest.mark.parametrize("story", [*accumulating._DECAY, *accumulating._MOMENTUM], ids=str)
+def test_momentum_and_weight_decay_move_the_weights_by_more_than_the_tolerance(story):
+    want = story.want()
+    for part in ("decay", "momentum"):
+        if getattr(story, part):
+            without = story._replace(**{part: 0.0}).want()
+            for name, moved in want.items():
+                assert (1 - without[name] / moved).abs().min() > 2 * accumulating._RTOL
+
+
+def test_parameters_have_more_dimensions_than_one_and_fewer():
+    for parameters in (
+        [each for story in BACKWARD for each in unscaling._Net(story).named.values()],
+        [each for story in CLIPPED for each in clipping._Net(story).named.values()],
+        [each for story in ACCUMULATED for each in story.net().parameters()],
+    ):
+        assert {0, 2} <= {each.dim() for each in parameters}

@@ -62,10 +62,42 @@ def test_which_steps_move_a_weight(dtype, lost):
         assert 0.3 < some < 0.7, "between the two it depends"
 
 
-def test_a_smaller_learning_rate_loses_both():
-    for each, moves in ((FP16, True), (BF16, False)):
-        assert (each.round(1 - 0.001) != 1) == moves
-        assert each.round(1 - 0.0001) == 1
+@pytest.mark.parametrize(
+    ("weight", "rate", "fp16_moves", "bf16_moves"),
+    [
+        (1.0, 0.001, True, False),
+        (1.0, 0.0001, False, False),
+        (0.06, 0.001, True, True),
+        (0.06, 0.0001, True, False),
+        (0.06, 0.00001, False, False),
+    ],
+)
+def test_it_depends_on_the_weight_which_learning_rates_are_lost(weight, rate, fp16_moves, bf16_moves):
+    for each, moves in ((FP16, fp16_moves), (BF16, bf16_moves)):
+        stored = each.round(weight).item()
+        assert (each.round(stored - rate) != stored) == moves
+
+
+def test_adam_in_fp16_takes_steps_of_two_gaps():
+    weight = nn.Parameter(torch.ones(1).half())
+    weight.grad = torch.ones_like(weight)
+    optimizer = torch.optim.Adam([weight], lr=1e-3)
+    optimizer.step()
+    for _ in range(50):
+        before = weight.item()
+        optimizer.step()
+        assert before - weight.item() == 2 * FP16.ulp(before).item() == pytest.approx(0.00098, abs=5e-6)
+
+
+def test_a_variance_by_the_better_formula_needs_no_more_digits():
+    for x in (half(101.0, 102.0, 102.0), torch.tensor([9999.0, 10_000.0, 10_001.0])):
+        wanted = x.double().var(correction=0).item()
+        assert ((x - x.mean()) ** 2).mean().item() == pytest.approx(wanted, rel=0.01)
+        assert abs(((x * x).mean() - x.mean() ** 2).item() - wanted) > 0.5
+
+
+def test_exponentials_are_zero_in_fp32_from_104_on():
+    assert next(n for n in range(80, 120) if torch.tensor(-float(n)).exp() == 0) == 104
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -127,6 +159,7 @@ def test_masked_fill_refuses_what_does_not_fit():
     with pytest.raises(RuntimeError, match="overflow"):
         scores.masked_fill(hidden, -1e9)
     assert torch.where(hidden, -1e9, scores)[0].isinf()
+    assert (scores + hidden.half() * -1e9)[0].isinf()
     assert (scores - 1e9).isinf().all()
     assert (torch.zeros(3) - 1e9).softmax(0).isfinite().all()
 
@@ -143,6 +176,22 @@ def test_clipping_of_pytorch_is_fp32_inside():
     parameter.grad = torch.full((9000,), 100.0).half()
     assert nn.utils.clip_grad_norm_([parameter], 1.0).item() == pytest.approx(9486.8, rel=1e-3)
     assert parameter.grad.float().norm().item() == pytest.approx(1, rel=0.01)
+
+
+def test_clipping_of_pytorch_hands_its_norm_over_in_fp16():
+    parameter = nn.Parameter(torch.zeros(9000).half())
+    parameter.grad = torch.full((9000,), 1000.0).half()
+    assert nn.utils.clip_grad_norm_([parameter], 1.0).isinf()
+    assert not parameter.grad.any()
+    parameter = nn.Parameter(torch.zeros(9000))
+    parameter.grad = torch.full((9000,), 1000.0)
+    assert nn.utils.clip_grad_norm_([parameter], 1.0).item() == pytest.approx(94868, rel=1e-3)
+    assert parameter.grad.norm().item() == pytest.approx(1, rel=0.01)
+
+
+def test_a_score_of_plus_infinity_makes_nan_of_its_row_and_minus_infinity_does_not():
+    assert half(1.0, math.inf).softmax(0).isnan().any()
+    assert half(1.0, -math.inf).softmax(0).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(("dtype", "each"), [(torch.float16, FP16), (torch.bfloat16, BF16)])

@@ -20,25 +20,30 @@ def test_a_scale_does_not_change_the_step():
     assert "master" in right(QUIZ[0]).text
 
 
-def test_a_loop_rounds_each_product_and_each_sum_but_the_first():
+def test_four_pieces_round_seven_times_and_a_loop_8191_times():
+    assert 4 + 3 == 7
     assert 4096 + 4095 == 8191
-    assert 4096 / 16 == 256
-    ones = torch.ones(4096).half()
-    assert ones @ ones == 4096
-    total = torch.zeros(()).half()
-    for one in ones:
-        total = total + one * one
-    assert total == 2048
-    assert right(QUIZ[1]).text.startswith("Once")
+    assert right(QUIZ[1]).text.startswith("7 times")
+    steps = [half(2048.0) + half(1.0), half(2048.0) + half(1.0) + half(1.0)]
+    assert [each.item() for each in steps] == [2048, 2048]  # a sum of FP16 tensors rounds, each time
+    assert {each.dtype for each in steps} == {torch.float16}
+    assert half([2048.0, 1.0, 1.0]) @ torch.ones(3).half() == 2050
 
 
-def test_under_autocast_parameters_and_gradients_are_fp32():
-    layer = nn.Linear(4, 4)
-    with torch.autocast("cpu", torch.float16):
-        layer(torch.ones(2, 4)).float().sum().backward()
-    assert {layer.weight.dtype, layer.weight.grad.dtype} == {torch.float32}
-    assert torch.float32.itemsize == 4
-    assert "four more bytes" in right(QUIZ[2]).text
+def test_a_bf16_model_forgets_small_steps_and_computes_with_the_same_weights():
+    torch.manual_seed(0)
+    layer, inputs = nn.Linear(64, 4), torch.ones(2, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        before = layer(inputs)
+        wide = layer.weight.detach().clone()
+        narrow = layer.bfloat16()
+        assert torch.equal(narrow(inputs), before)
+    step = wide * 0.9 * 2**-9
+    assert torch.equal(narrow.weight + step.bfloat16(), narrow.weight)
+    assert not torch.equal(wide + step, wide)
+    assert 0.0019 < 2**-9 < 0.002
+    assert torch.tensor(2.0**-126).bfloat16() == torch.finfo(torch.float32).tiny
+    assert right(QUIZ[2]).text.startswith("Small steps")
 
 
 def test_the_product_is_zero_before_the_master_sees_it():

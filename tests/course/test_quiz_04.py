@@ -48,6 +48,20 @@ def test_no_scale_brings_all_gradients_through():
     assert highest - lowest + 1 == 43
     assert len([k for k in range(-60, 60) if half(2.0**k) not in (0.0, math.inf)]) == 40
     assert "None" in right(QUIZ[1]).text
+    assert any("2^10: a compromise, with half the exponent of 2^21" in each.text for each in QUIZ[1].options)
+    assert 21 // 2 == 10
+
+
+def test_a_layer_loses_some_of_its_gradients_or_all():
+    def weights_gradients(sizes):
+        """Walk back through two FP16 layers; `sizes` are the gradients that come out of the upper one."""
+        lower, upper = (torch.eye(4, dtype=torch.float16, requires_grad=True) for _ in range(2))
+        (torch.ones(1, 4, dtype=torch.float16) @ lower @ upper).backward(torch.tensor([sizes]).half())
+        return lower.grad, upper.grad
+
+    some, none = [2.0**-3, 2.0**-26, 2.0**-4, 2.0**-2], [2.0**-26] * 4
+    assert all(grad.any() for grad in weights_gradients(some))
+    assert not any(grad.any() for grad in weights_gradients(none))
 
 
 def test_a_norm_that_doubles_with_the_scale_has_the_scale_in_it():

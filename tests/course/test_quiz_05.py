@@ -48,14 +48,20 @@ def test_a_first_step_that_is_skipped_is_followed_by_clean_ones():
     assert run.scale == 32768
 
 
-def test_one_step_in_2001_is_skipped_for_ever():
-    run = Run(growth_interval=20)
-    made = [run.step(1.0)[0] for _ in range(21 * 5)]
-    assert [number for number, moved in enumerate(made) if not moved] == [0, 21, 42, 63, 84]
-    assert run.scaler.state_dict()["growth_interval"] + 1 == 21
-    assert torch.amp.GradScaler("cpu").get_growth_interval() + 1 == 2001
-    assert round(100 / 2001, 2) == 0.05
-    assert right(QUIZ[1]).text.startswith("One in 2,001")
+SIZE = 1.5  # of gradients that overflow at 65536, and not at 32768
+
+
+def test_a_growth_factor_of_4_costs_two_steps_in_102():
+    run = Run(growth_interval=100, growth_factor=4.0)
+    made = [run.step(SIZE)[0] for _ in range(1 + 102 * 3)]
+    assert [number for number, moved in enumerate(made) if not moved] == [0, 101, 102, 203, 204, 305, 306]
+    assert right(QUIZ[1]).text.startswith("Two in 102")
+
+
+def test_a_growth_factor_of_2_costs_one_step_in_101():
+    run = Run(growth_interval=100)
+    made = [run.step(SIZE)[0] for _ in range(101 * 3)]
+    assert [number for number, moved in enumerate(made) if not moved] == [0, 101, 202]
 
 
 def test_an_interval_of_one_skips_every_second_step():

@@ -80,15 +80,17 @@ def test_many_names_are_cut_short():
     assert str(scaler.last).endswith("layer4.weight (1 infinite, of 1); and 4 more")
 
 
-def test_several_optimizers():
+@pytest.mark.parametrize("kinds", [(torch.optim.SGD,) * 2, (FusedSGD,) * 2, (FusedSGD, torch.optim.SGD)])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_several_optimizers(kinds, bad):
     scaler = DynamicLossScaler()
-    first, second = torch.optim.SGD(named((3,)), lr=0.1), torch.optim.SGD(named((2,)), lr=0.1)
-    backward(scaler, first, INF)
-    backward(scaler, second, 1.0)
+    first, second = (kind(named((3,)), lr=0.1) for kind in kinds)
+    backward(scaler, first, INF if bad == 0 else 1.0)
+    backward(scaler, second, INF if bad == 1 else 1.0)
     scaler.step(first)
     scaler.step(second)
     assert scaler.last is scaler.last_for(second)
-    assert (scaler.last_for(first).skipped, scaler.last_for(second).skipped) == (True, False)
+    assert (scaler.last_for(first).skipped, scaler.last_for(second).skipped) == (bad == 0, bad == 1)
     scaler.update()
     assert scaler.get_scale() == 2.0**15, "backs off once for all"
     assert scaler.history.skipped == [True]

@@ -1,5 +1,6 @@
 """The figure of a network against a range: that hills, colours and shares are those of the numbers."""
 
+import itertools
 import math
 import re
 
@@ -104,7 +105,7 @@ def test_colours_end_where_the_range_ends(number_format):
     parts = stretches(axes)
     assert [first for first, _ in parts[1:]] == pytest.approx(pixels)
     assert [last for _, last in parts[:-1]] == pytest.approx(pixels)
-    assert words(axes)[:4] == ["zero", "subnormal", "normal", "inf"]
+    assert words(axes)[:4] == ["zero", "sub-\nnormal", "normal", "inf"]
 
 
 def test_a_few_numbers_far_out_do_not_stretch_the_picture():
@@ -133,3 +134,12 @@ def test_what_cannot_be_drawn_leaves_no_figure(rows, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         against_range(rows, FP16, "a title")
     assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize("number_format", [FP16, BF16], ids=str)
+def test_headings_stand_in_one_line_and_beside_each_other(number_format):
+    axes = draw(number_format, row=torch.tensor([1e-20, 1e15]))
+    headings = [*axes.texts[:4], axes.texts[-1]]
+    assert len({heading.get_position()[1] for heading in headings}) == 1
+    boxes = [heading.get_window_extent() for heading in headings if heading.get_visible()]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

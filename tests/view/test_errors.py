@@ -34,6 +34,14 @@ def test_ticks_are_the_lengths_and_percents():
     assert axes.yaxis.get_major_formatter()(1e-4, 0) == "0.01 %"
 
 
+def test_the_last_error_of_each_curve_that_can_be_drawn_is_written_beside_it():
+    (axes,) = error_growth([4, 16, 64], {"one": [1e-4, 1e-3, 0.5], "two": [1e-5, 2e-4, math.nan]}, "").axes
+    first, second = axes.texts
+    assert (first.get_text(), first.xy) == ("50 %", (64, 0.5))
+    assert (second.get_text(), second.xy) == ("0.02 %", (16, 2e-4))
+    assert [each.get_color() for each in axes.texts] == [line.get_color() for line in axes.lines]
+
+
 def test_one_rounding_is_a_line_across():
     (axes,) = error_growth([4, 16], {"one": [1e-4, 1e-3]}, "", one_rounding=2**-11).axes
     assert list(axes.lines[-1].get_ydata()) == [2**-11, 2**-11]

@@ -102,10 +102,12 @@ def region_by_region(regions: Sequence[Region]) -> Otherwise:
 def alike(one: Any, other: Any) -> bool:
     """Return whether two values are the same, where NaN is the same as NaN and 0.0 is not the same as -0.0.
 
-    An int is the same as a float of its value; tensors must have one dtype and shape; tuples are compared in depth.
+    An int is the same as a float of its value; tensors must have one dtype, shape, layout and device; tuples are
+    compared in depth.
     """
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and bool(_alike_values(one, other).all())
+        kinds = [(each.dtype, each.shape, each.layout, each.device) for each in (one, other)]
+        return kinds[0] == kinds[1] and bool(_alike_values(one, other).all())
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(alike, one, other))
     if isinstance(one, float) and one != one:

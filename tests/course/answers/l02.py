@@ -156,6 +156,16 @@ def divides_by_a_constant(x):
     return (x / 4096).float().norm() * 4096
 
 
+@safe_norm.wrong("small-lost")
+def divides_by_a_constant_and_squares_in_half(x):
+    return ((x / 1024) ** 2).float().sum().sqrt() * 1024
+
+
+@safe_norm.wrong("small-lost")
+def divides_by_a_power_and_stays_in_half(x):
+    return (x / 256).square().sum(dtype=torch.float32).sqrt() * 256
+
+
 @safe_norm.wrong("leaves-the-range")
 def multiplies_by_a_constant(x):
     return (x * 1024).float().norm() / 1024
@@ -435,6 +445,37 @@ def clamps_before_the_log(logits, dim):
     return torch.softmax(logits.float(), dim).clamp(min=1e-30).log()
 
 
+@stable_log_softmax.wrong("floor")
+def clamps_behind_the_log(logits, dim):
+    return torch.log_softmax(logits.float(), dim).clamp(min=-1e4)
+
+
+@stable_log_softmax.wrong("infinity-replaced")
+def replaces_infinity_in_half(logits, dim):
+    return torch.log_softmax(logits, dim).nan_to_num().float()
+
+
+@stable_log_softmax.wrong("infinity-replaced")
+def replaces_infinity_in_single(logits, dim):
+    return torch.log_softmax(logits, dim).float().nan_to_num()
+
+
+@stable_log_softmax.wrong("infinity-replaced")
+def clamps_to_the_range_of_half(logits, dim):
+    return torch.log_softmax(logits, dim).float().clamp(min=-65504)
+
+
+@stable_log_softmax.wrong("infinity-replaced")
+def subtracts_in_half_and_replaces_infinity(logits, dim):
+    z = logits - logits.amax(dim, keepdim=True)
+    return (z - z.exp().sum(dim, keepdim=True).log()).nan_to_num().float()
+
+
+@stable_log_softmax.wrong("infinity-replaced")
+def replaces_the_logarithm_of_zero(logits, dim):
+    return torch.softmax(logits.float(), dim).log().nan_to_num()
+
+
 @stable_log_softmax.wrong("clamped")
 def clamps_the_logits(logits, dim):
     return torch.log_softmax(logits.float().clamp(-80, 80), dim)
@@ -514,6 +555,28 @@ def shifts_the_sum_only(logits, dim):
 @stable_log_softmax.wrong("no-log")
 def returns_the_softmax(logits, dim):
     return logits.float().softmax(dim)
+
+
+@stable_log_softmax.wrong("no-log")
+def divides_exp_by_its_sum(logits, dim):
+    exp = logits.float().exp()
+    return exp / exp.sum(dim, keepdim=True)
+
+
+@stable_log_softmax.wrong("no-log")
+def divides_exp_by_its_sum_in_half(logits, dim):
+    return (logits.exp() / logits.exp().sum(dim, keepdim=True)).float()
+
+
+@stable_log_softmax.wrong("no-log")
+def takes_exp_below_the_maximum(logits, dim):
+    wide = logits.float()
+    return (wide - wide.amax(dim, keepdim=True)).exp()
+
+
+@stable_log_softmax.wrong("no-log")
+def takes_exp_only(logits, dim):
+    return logits.float().exp()
 
 
 @stable_log_softmax.wrong("another-base")
@@ -1021,7 +1084,12 @@ def adds_the_lowest_as_libraries_do(scores, keep):
     return scores + bias
 
 
-@masked_scores.wrong("minus-infinity")
+@masked_scores.wrong("eps-vanishes")
+def adds_the_logarithm_with_an_eps(scores, keep):
+    return scores + (keep.to(scores.dtype) + 1e-8).log()
+
+
+@masked_scores.wrong("eps-vanishes")
 def adds_the_logarithm_of_almost_nothing(scores, keep):
     return scores + (keep.to(scores.dtype) + 1e-9).log()
 
@@ -1045,6 +1113,11 @@ def multiplies_with_infinity(scores, keep):
 def multiplies_the_mask_with_half_a_billion(scores, keep):
     huge = torch.tensor(-1e9, dtype=torch.float16)
     return (scores + (~keep).half() * huge).to(scores.dtype)
+
+
+@masked_scores.wrong("makes-nan")
+def multiplies_what_is_hidden(scores, keep):
+    return torch.where(keep, scores, scores * 1e9)
 
 
 @masked_scores.wrong("makes-nan")
@@ -1416,7 +1489,7 @@ def weighs_half_means(batches):
     return total / count
 
 
-@running_mean.wrong("rounded-on-the-way")
+@running_mean.wrong("mean-in-fp16")
 def updates_a_half_mean(batches):
     mean, count = torch.zeros((), dtype=torch.float16), 0
     for batch in batches:
@@ -1431,6 +1504,83 @@ def divides_each_element_in_half(batches):
     kept = list(batches)
     count = sum(batch.numel() for batch in kept)
     return sum((batch / count).double().sum().item() for batch in kept)
+
+
+@running_mean.wrong("total-in-fp32")
+def sums_in_single(batches):
+    total, count = torch.zeros(()), 0
+    for batch in batches:
+        total += batch.sum(dtype=torch.float32)
+        count += batch.numel()
+    if not count:
+        raise ValueError("no elements")
+    return float(total / count)
+
+
+@running_mean.wrong("total-in-fp32")
+def adds_one_by_one_in_single(batches):
+    total, count = np.float32(0), 0
+    for batch in batches:
+        for number in batch.numpy().astype(np.float32).flat:
+            total += number
+            count += 1
+    if count == 0:
+        raise ValueError("nothing")
+    return float(total / np.float32(count))
+
+
+@running_mean.wrong("total-in-fp32")
+def lets_sum_add_single(batches):
+    kept = list(batches)
+    return (sum(batch.float().sum() for batch in kept) / sum(batch.numel() for batch in kept)).item()
+
+
+@running_mean.wrong("total-in-fp32")
+def corrects_the_mean_in_single(batches):
+    mean, count = torch.zeros(()), 0
+    for batch in batches:
+        for number in batch.float().flatten():
+            count += 1
+            mean += (number - mean) / count
+    return mean.item()
+
+
+@running_mean.wrong("mean-in-fp16")
+def corrects_the_mean_in_half(batches):
+    mean, count = torch.zeros((), dtype=torch.float16), 0
+    for batch in batches:
+        for number in batch.flatten():
+            count += 1
+            mean += (number - mean) / count
+    return mean.item()
+
+
+@running_mean.wrong("rounded-for-show")
+def rounds_to_four_places(batches):
+    return round(adds_in_double(batches), 4)
+
+
+@running_mean.wrong("rounded-for-show")
+def prints_four_digits(batches):
+    return float(f"{adds_in_double(batches):.4g}")
+
+
+@running_mean.wrong("refuses-an-empty-batch")
+def refuses_any_empty_batch(batches):
+    kept = list(batches)
+    if any(batch.numel() == 0 for batch in kept):
+        raise ValueError("an empty batch")
+    return adds_in_double(kept)
+
+
+@running_mean.wrong("refuses-an-empty-batch")
+def divides_by_the_size_of_each_batch(batches):
+    total, count = 0.0, 0
+    for batch in batches:
+        numbers = batch.flatten().tolist()
+        total += sum(numbers) / len(numbers) * len(numbers)
+        count += len(numbers)
+    return total / count
 
 
 @running_mean.wrong("overflows")
@@ -1572,17 +1722,6 @@ def adds_in_double(batches):
 
 
 @running_mean.right
-def sums_in_single(batches):
-    total, count = torch.zeros(()), 0
-    for batch in batches:
-        total += batch.sum(dtype=torch.float32)
-        count += batch.numel()
-    if not count:
-        raise ValueError("no elements")
-    return float(total / count)
-
-
-@running_mean.right
 def keeps_a_list(batches):
     flat = [batch.flatten() for batch in batches]
     if not any(map(len, flat)):
@@ -1653,18 +1792,6 @@ def scales_each_sum_first(batches):
     if count < 1:
         raise ValueError("nothing")
     return sum(total / count for total, _ in shares)
-
-
-@running_mean.right
-def adds_one_by_one_in_single(batches):
-    total, count = np.float32(0), 0
-    for batch in batches:
-        for number in batch.numpy().astype(np.float32).flat:
-            total += number
-            count += 1
-    if count == 0:
-        raise ValueError("nothing")
-    return float(total / np.float32(count))
 
 
 @running_mean.right

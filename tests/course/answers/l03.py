@@ -214,6 +214,75 @@ def adds_positive_and_negative_products(a, b):
     return a.clamp(min=0) @ b + a.clamp(max=0) @ b
 
 
+@tensor_core_matmul.wrong("rounds-partial-sums")
+def adds_very_large_tiles_in_fp16(a, b):
+    total = torch.zeros(a.shape[0], b.shape[1]).half()
+    for k in range(0, a.shape[1], 4096):
+        total += _right(a[:, k : k + 4096], b[k : k + 4096])
+    return total
+
+
+@tensor_core_matmul.wrong("loses-subnormal-operands")
+def makes_operands_smaller(a, b):
+    return ((a / 256).float() @ (b / 256).float() * 65536).half()
+
+
+@tensor_core_matmul.wrong("loses-subnormal-operands")
+def makes_one_operand_half_as_large(a, b):
+    return (a.float() @ (b / 2).float() * 2).half()
+
+
+@tensor_core_matmul.wrong("loses-subnormal-operands")
+def flushes_subnormal_operands(a, b):
+    a, b = (torch.where(each.abs() < 2**-14, 0, each.float()) for each in (a, b))
+    return (a @ b).half()
+
+
+@tensor_core_matmul.wrong("rounds-otherwise")
+def cuts_off_the_last_digits(a, b):
+    total = a.float() @ b.float()
+    return (total.view(torch.int32) >> 13 << 13).view(torch.float32).half()
+
+
+@tensor_core_matmul.wrong("rounds-otherwise")
+def rounds_down(a, b):
+    total = a.float() @ b.float()
+    near = total.half()
+    return torch.where(near.float() > total, torch.nextafter(near, torch.tensor(-math.inf).half()), near)
+
+
+@tensor_core_matmul.wrong("rounds-otherwise")
+def rounds_ties_away_from_zero(a, b):
+    total = a.float() @ b.float()
+    return ((total.view(torch.int32) + 0x1000) >> 13 << 13).view(torch.float32).half()
+
+
+@tensor_core_matmul.wrong("rounds-otherwise")
+def rounds_ties_towards_zero(a, b):
+    total = a.float() @ b.float()
+    return ((total.view(torch.int32) + 0x0FFF) >> 13 << 13).view(torch.float32).half()
+
+
+@tensor_core_matmul.wrong("rounds-otherwise")
+def rounds_to_whole_numbers_first(a, b):
+    total = a.float() @ b.float()
+    return torch.where(total.abs() > 1024, total.round(), total).half()
+
+
+@tensor_core_matmul.wrong("rounds-otherwise")
+def rounds_by_chance(a, b):
+    total = a.float() @ b.float()
+    draw = torch.Generator().manual_seed(round(total.double().nan_to_num().sum().item() * 2**20) % 1000)
+    noise = torch.randint(0, 2**13, total.shape, generator=draw, dtype=torch.int32)
+    return ((total.view(torch.int32) + noise) >> 13 << 13).view(torch.float32).half()
+
+
+@tensor_core_matmul.wrong("rounds-otherwise")
+def flushes_subnormal_results(a, b):
+    total = a.float() @ b.float()
+    return torch.where(total.abs() < 2**-14, 0, total).half()
+
+
 @tensor_core_matmul.wrong("rounds-often")
 def shortens_long_sums(a, b):
     result = a.float() @ b.float()
@@ -625,7 +694,7 @@ class WaitsForAllGradients:
             each.copy_(master)
 
 
-@master_weights.wrong("masters-count")
+@master_weights.wrong("too-few-masters")
 class KeepsThoseWithAGradientOnly:
     def __init__(self, params):
         self.params = [each for each in params if each.grad is not None]
@@ -667,7 +736,7 @@ class DecaysEveryWeight:
             each.copy_(master)
 
 
-@master_weights.wrong("masters-count")
+@master_weights.wrong("too-many-masters")
 class SharesMastersAmongAll:
     masters: ClassVar[list] = []
 
@@ -684,7 +753,7 @@ class SharesMastersAmongAll:
                 each.copy_(master)
 
 
-@master_weights.wrong("masters-count")
+@master_weights.wrong("too-few-masters")
 class KeepsMastersOfFP16Only:
     def __init__(self, params):
         self.params = list(params)
@@ -987,6 +1056,132 @@ class UpdatesBothByThemselves:
                 each -= lr * each.grad
 
 
+@master_weights.wrong("changed-not-overwritten")
+class ClearsTheParameterAndAdds:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                master -= lr * each.grad.float()
+                each.mul_(0).add_(master)
+
+
+@master_weights.wrong("changed-not-overwritten")
+class AddsTheDifference:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                master -= lr * each.grad.float()
+                each.add_(master - each.float())
+
+
+@master_weights.wrong("changed-not-overwritten")
+class AddsTheRoundedDifference:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                master -= lr * each.grad.float()
+                each += (master - each.float()).to(each.dtype)
+
+
+@master_weights.wrong("changed-not-overwritten")
+class GoesAllTheWay:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                master -= lr * each.grad.float()
+                each.lerp_(master.to(each.dtype), 1.0)
+
+
+@master_weights.wrong("stops-at-the-end")
+class ClampsTheCopy:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                master -= lr * each.grad.float()
+                each.copy_(master.clamp(-65504, 65504))
+
+
+@master_weights.wrong("stops-at-the-end")
+class MakesTheCopyFinite:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                master -= lr * each.grad.float()
+                each.copy_(master.nan_to_num())
+
+
+@master_weights.wrong("wrong-master")
+class ClampsTheMaster:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                master.sub_(lr * each.grad.float()).clamp_(-65504, 65504)
+                each.copy_(master)
+
+
+@master_weights.wrong("hides-not-finite")
+class MakesGradientsFinite:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                master -= lr * each.grad.float().nan_to_num()
+                each.copy_(master)
+
+
+@master_weights.wrong("hides-not-finite")
+class SkipsGradientsThatAreNotFinite:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None and each.grad.isfinite().all():
+                master -= lr * each.grad.float()
+                each.copy_(master)
+
+
 @master_weights.wrong("no-longer-trainable")
 class StopsTraining:
     def __init__(self, params):
@@ -1055,6 +1250,21 @@ class KeepsAHistory:
             if each.grad is not None:
                 self.masters[number] = self.masters[number] - lr * each.grad.float()
                 each.data.copy_(self.masters[number])
+
+
+@master_weights.right
+class CopiesAllOfThemBack:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                master -= lr * each.grad.float()
+        for each, master in zip(self.params, self.masters, strict=True):
+            each.copy_(master)
 
 
 @master_weights.right
@@ -1358,6 +1568,44 @@ def returns_percent(grads):
 @lost_fraction.wrong("count")
 def returns_the_count(grads):
     return ((grads != 0) & (grads.half() == 0)).sum().item()
+
+
+@lost_fraction.wrong("overflow-counted")
+def counts_overflow_too(grads):
+    half = grads.half()
+    return _ratio((grads != 0) & ((half == 0) | half.isinf()), grads != 0)
+
+
+@lost_fraction.wrong("overflow-left-out")
+def leaves_overflow_out(grads):
+    half = grads.half()
+    return _ratio((grads != 0) & (half == 0), (grads != 0) & ~half.isinf())
+
+
+@lost_fraction.wrong("equal-ones-merged")
+def makes_a_set_of_values(grads):
+    values = {each for each in grads.flatten().tolist() if each != 0}
+    return sum(abs(each) <= 2**-25 for each in values) / max(len(values), 1)
+
+
+@lost_fraction.wrong("equal-ones-merged")
+def takes_unique_values(grads):
+    values = grads[grads != 0].unique()
+    return (values.half() == 0).sum().item() / max(values.numel(), 1)
+
+
+@lost_fraction.wrong("counts-in-16-bits")
+def counts_in_fp16(grads):
+    nonzero = grads != 0
+    lost = nonzero & (grads.half() == 0)
+    return lost.half().sum().item() / max(nonzero.half().sum().item(), 1)
+
+
+@lost_fraction.wrong("counts-in-16-bits")
+def counts_in_int16(grads):
+    nonzero = grads != 0
+    lost = nonzero & (grads.half() == 0)
+    return lost.sum(dtype=torch.int16).item() / max(nonzero.sum(dtype=torch.int16).item(), 1)
 
 
 @lost_fraction.wrong("nothing-nonzero")

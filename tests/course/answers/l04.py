@@ -44,6 +44,13 @@ def _unscale(parameters, scale):
 # 4.1 Scale, walk back, unscale
 
 
+def _scaled_well(loss, parameters, scale):
+    before = _set_aside(parameters)
+    (loss * scale).backward()
+    _unscale(parameters, scale)
+    _add_back(parameters, before)
+
+
 @scaled_backward.wrong("not-scaled")
 def walks_back_as_ever(loss, parameters, scale):
     loss.backward()
@@ -365,6 +372,88 @@ def knows_powers_of_two_only(loss, parameters, scale):
     (loss * scale).backward()
     _unscale(parameters, 2.0 ** round(math.log2(scale)))
     _add_back(parameters, before)
+
+
+@scaled_backward.wrong("scale-ignored")
+def knows_1024_only(loss, parameters, scale):
+    _scaled_well(loss, parameters, 1024.0)
+
+
+@scaled_backward.wrong("scale-ignored")
+def knows_4096_only(loss, parameters, scale):
+    _scaled_well(loss, parameters, 4096.0)
+
+
+@scaled_backward.wrong("scale-ignored")
+def knows_16_only(loss, parameters, scale):
+    _scaled_well(loss, parameters, 16.0)
+
+
+@scaled_backward.wrong("scale-ignored")
+def knows_2_to_the_20_only(loss, parameters, scale):
+    _scaled_well(loss, parameters, 2.0**20)
+
+
+@scaled_backward.wrong("scale-ignored")
+def takes_no_scale_below_256(loss, parameters, scale):
+    _scaled_well(loss, parameters, 1000.0 if scale < 256 else scale)
+
+
+@scaled_backward.wrong("frozen")
+def switches_gradients_off_to_add(loss, parameters, scale):
+    grads = torch.autograd.grad(loss * scale, parameters, allow_unused=True)
+    for parameter, grad in zip(parameters, grads, strict=True):
+        parameter.requires_grad_(False)
+        if grad is not None:
+            parameter.grad = grad / scale + (0 if parameter.grad is None else parameter.grad)
+
+
+@scaled_backward.wrong("frozen")
+def switches_the_idle_parameter_off(loss, parameters, scale):
+    _scaled_well(loss, parameters, scale)
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.requires_grad_(False)
+
+
+@scaled_backward.wrong("idle-lost")
+def forgets_what_the_idle_one_held(loss, parameters, scale):
+    before = _set_aside(parameters)
+    (loss * scale).backward()
+    for parameter, old in zip(parameters, before, strict=True):
+        if parameter.grad is not None:
+            parameter.grad /= scale
+            if old is not None:
+                parameter.grad += old
+
+
+@scaled_backward.wrong("idle-lost")
+def overwrites_the_idle_one_with_zeros(loss, parameters, scale):
+    grads = torch.autograd.grad(loss * scale, parameters, allow_unused=True)
+    for parameter, grad in zip(parameters, grads, strict=True):
+        if grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        else:
+            parameter.grad = grad / scale + (0 if parameter.grad is None else parameter.grad)
+
+
+@scaled_backward.wrong("idle-stops")
+def ends_at_the_idle_one(loss, parameters, scale):
+    grads = torch.autograd.grad(loss * scale, parameters, allow_unused=True)
+    for parameter, grad in zip(parameters, grads, strict=True):
+        if grad is None:
+            break
+        parameter.grad = grad / scale + (0 if parameter.grad is None else parameter.grad)
+
+
+@scaled_backward.wrong("idle-stops")
+def counts_the_idle_one_twice(loss, parameters, scale):
+    before = _set_aside(parameters)
+    (loss * scale).backward()
+    _unscale(parameters, scale)
+    for parameter, old in zip(parameters, before, strict=True):
+        if old is not None:
+            parameter.grad = 2 * old if parameter.grad is None else parameter.grad + old
 
 
 @scaled_backward.right
@@ -771,7 +860,7 @@ def expects_a_tensor_in_the_list(grads, headroom=4):
     return _from(torch.stack([grad.abs().max() for grad in grads]).max().item(), headroom)
 
 
-@pick_scale.wrong("not-refused")
+@pick_scale.wrong("nan-lost")
 def believes_max(grads, headroom=4):
     largest = 0.0
     for grad in grads:
@@ -782,7 +871,7 @@ def believes_max(grads, headroom=4):
     return _from(largest, headroom)
 
 
-@pick_scale.wrong("not-refused")
+@pick_scale.wrong("nan-lost")
 def refuses_infinity_only(grads, headroom=4):
     if any(grad.isinf().any() for grad in grads):
         raise ValueError("infinite")
@@ -790,7 +879,7 @@ def refuses_infinity_only(grads, headroom=4):
     return _from(_largest(grads), headroom)
 
 
-@pick_scale.wrong("not-refused")
+@pick_scale.wrong("nan-lost")
 def looks_for_nan_in_the_first_tensor(grads, headroom=4):
     if grads and not grads[0].isfinite().all():
         raise ValueError("not finite")
@@ -798,13 +887,13 @@ def looks_for_nan_in_the_first_tensor(grads, headroom=4):
     return _from(max(map(abs, values), default=0.0), headroom)
 
 
-@pick_scale.wrong("not-refused")
+@pick_scale.wrong("too-large")
 def goes_down_without_end(grads, headroom=4):
     size = _largest(grads)
     return 2.0 ** min(math.frexp(65504 / (headroom * size))[1] - 1, 126) if size else 65536.0
 
 
-@pick_scale.wrong("not-refused")
+@pick_scale.wrong("too-large")
 def stops_at_the_lowest(grads, headroom=4):
     size = _largest(grads)
     if not size:
@@ -831,6 +920,139 @@ def takes_sizes_in_place(grads, headroom=4):
 def counts_on_rounding(grads, headroom=4):
     size = headroom * _largest(grads)
     return next(2.0**k for k in range(126, -25, -1) if size * 2.0**k < 65520)
+
+
+@pick_scale.wrong("any-zero")
+def gives_up_at_a_tensor_of_zeros(grads, headroom=4):
+    for grad in grads:
+        if not grad.any():
+            return 65536.0
+    return _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("any-zero")
+def gives_up_at_any_zero(grads, headroom=4):
+    if any((grad == 0).any() for grad in grads):
+        return 65536.0
+    return _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("tiny-taken-for-zero")
+def compares_with_zeros_by_and_large(grads, headroom=4):
+    if all(torch.allclose(grad, torch.zeros_like(grad)) for grad in grads):
+        return 65536.0
+    return _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("tiny-taken-for-zero")
+def calls_zero_what_is_tiny(grads, headroom=4):
+    return _from(_largest(grads), headroom) if _largest(grads) >= 1e-35 else 65536.0
+
+
+@pick_scale.wrong("tiny-taken-for-zero")
+def looks_for_zero_in_squares(grads, headroom=4):
+    if not sum((grad * grad).sum().item() for grad in grads):
+        return 65536.0
+    return _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("nan-lost")
+def believes_the_max_of_tensors(grads, headroom=4):
+    largest = 0.0
+    for grad in grads:
+        largest = max(largest, grad.abs().max().item())
+    if math.isinf(largest) or math.isnan(largest):
+        raise ValueError("not finite")
+    return _from(largest, headroom)
+
+
+@pick_scale.wrong("nan-lost")
+def asks_the_largest_of_all(grads, headroom=4):
+    largest = max((grad.abs().max().item() for grad in grads), default=0.0)
+    if not math.isfinite(largest):
+        raise ValueError("not finite")
+    return _from(largest, headroom)
+
+
+@pick_scale.wrong("not-refused")
+def lets_infinity_pass(grads, headroom=4):
+    if any(grad.isnan().any() for grad in grads):
+        raise ValueError("NaN")
+    largest = max((grad.abs().max().item() for grad in grads), default=0.0)
+    return _from(largest, headroom) if largest < math.inf else 2.0**-24
+
+
+@pick_scale.wrong("other-error")
+def asserts_that_all_is_finite(grads, headroom=4):
+    assert all(grad.isfinite().all() for grad in grads), "not finite"
+    return _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("other-error")
+def asserts_that_a_scale_is_left(grads, headroom=4):
+    largest = _largest(grads)
+    if not largest:
+        return 65536.0
+    exponent = math.floor(math.log2(65504 / (headroom * largest)))
+    assert exponent >= -24
+    return 2.0 ** min(exponent, 126)
+
+
+@pick_scale.wrong("too-large")
+def goes_to_25(grads, headroom=4):
+    return _lowest_at(-25, grads, headroom)
+
+
+@pick_scale.wrong("too-large")
+def goes_to_27(grads, headroom=4):
+    return _lowest_at(-27, grads, headroom)
+
+
+@pick_scale.wrong("refuses-too-much")
+def knows_a_largest_gradient(grads, headroom=4):
+    if _largest(grads) > 1e12:
+        raise ValueError("too large")
+    return _lowest_at(-99, grads, headroom)
+
+
+@pick_scale.wrong("refuses-too-much")
+def refuses_to_go_below_one(grads, headroom=4):
+    return _lowest_at(0, grads, headroom)
+
+
+@pick_scale.wrong("too-large")
+def knows_a_larger_gradient(grads, headroom=4):
+    if _largest(grads) > 2e12:
+        raise ValueError("too large")
+    return _lowest_at(-99, grads, headroom)
+
+
+@pick_scale.wrong("too-large")
+def forgets_the_headroom_at_the_limit(grads, headroom=4):
+    largest = _largest(grads)
+    if largest * 2.0**-24 > 65504:
+        raise ValueError("too large")
+    if not largest:
+        return 65536.0
+    return 2.0 ** min(126, max(-24, math.floor(math.log2(65504 / (headroom * largest)))))
+
+
+@pick_scale.wrong("too-large")
+def counts_on_a_headroom_of_four_at_the_limit(grads, headroom=4):
+    if 4 * _largest(grads) * 2.0**-24 > 65504 and headroom == 4:
+        raise ValueError("too large")
+    return _lowest_at(-99, grads, headroom)
+
+
+def _lowest_at(lowest, grads, headroom):
+    """Return the scale, with another limit of exponents."""
+    largest = _largest(grads)
+    if not largest:
+        return 65536.0
+    exponent = math.floor(math.log2(65504 / (headroom * largest)))
+    if exponent < lowest:
+        raise ValueError("too large")
+    return 2.0 ** min(exponent, 126)
 
 
 @pick_scale.right
@@ -1256,6 +1478,106 @@ def returns_all_norms(parameters, scale, max_norm):
     return norms
 
 
+@clip_scaled.wrong("not-clipped")
+def clips_what_is_much_too_long(parameters, scale, max_norm):
+    _unscale(parameters, scale)
+    norm = _norm(parameters)
+    if norm > 1.5 * max_norm:
+        _multiply(parameters, max_norm / norm)
+    return norm
+
+
+@clip_scaled.wrong("other-norm")
+def takes_the_root_mean_square(parameters, scale, max_norm):
+    _unscale(parameters, scale)
+    norm = torch.cat([grad.flatten() for grad in _grads(parameters)]).square().mean().sqrt().item()
+    _multiply(parameters, min(1.0, max_norm / norm))
+    return norm
+
+
+@clip_scaled.wrong("returns-other-norm")
+def returns_the_root_mean_square(parameters, scale, max_norm):
+    _unscale(parameters, scale)
+    size = torch.cat([grad.flatten() for grad in _grads(parameters)]).square().mean().sqrt()
+    _clip(parameters, max_norm)
+    return size
+
+
+@clip_scaled.wrong("matrix-norm")
+def takes_the_2_norm_of_each(parameters, scale, max_norm):
+    _unscale(parameters, scale)
+    norm = sum(torch.linalg.norm(grad, _ord(grad)) ** 2 for grad in _grads(parameters)).sqrt()
+    _multiply(parameters, min(1.0, max_norm / norm))
+    return norm
+
+
+@clip_scaled.wrong("returns-other-norm")
+def returns_the_2_norm_of_each(parameters, scale, max_norm):
+    _unscale(parameters, scale)
+    norm = sum(torch.linalg.norm(grad, _ord(grad)) ** 2 for grad in _grads(parameters)).sqrt()
+    _clip(parameters, max_norm)
+    return norm
+
+
+def _ord(grad):
+    return 2 if grad.dim() else None
+
+
+@clip_scaled.wrong("shape-crashes")
+def puts_gradients_together_as_they_are(parameters, scale, max_norm):
+    _unscale(parameters, scale)
+    norm = torch.cat(_grads(parameters)).norm()
+    _multiply(parameters, (max_norm / norm).clamp(max=1.0))
+    return norm
+
+
+@clip_scaled.wrong("shape-crashes")
+def adds_up_row_by_row(parameters, scale, max_norm):
+    _unscale(parameters, scale)
+    norm = math.sqrt(sum(x * x for grad in _grads(parameters) for x in grad))
+    _multiply(parameters, min(1.0, max_norm / norm))
+    return norm
+
+
+@clip_scaled.wrong("shape-crashes")
+def iterates_over_a_single_number(parameters, scale, max_norm):
+    _unscale(parameters, scale)
+    norm = math.sqrt(sum((row**2).sum().item() for grad in _grads(parameters) for row in grad))
+    _multiply(parameters, min(1.0, max_norm / norm))
+    return norm
+
+
+@clip_scaled.wrong("idle-stops")
+def ends_at_the_first_none(parameters, scale, max_norm):
+    for parameter in parameters:
+        if parameter.grad is None:
+            break
+        parameter.grad /= scale
+    return _clip(parameters, max_norm)
+
+
+@clip_scaled.wrong("idle-stops")
+def ends_to_measure_at_the_first_none(parameters, scale, max_norm):
+    _unscale(parameters, scale)
+    squares = 0.0
+    for parameter in parameters:
+        if parameter.grad is None:
+            break
+        squares += parameter.grad.pow(2).sum().item()
+    norm = math.sqrt(squares)
+    if norm > max_norm:
+        _multiply(parameters, max_norm / norm)
+    return norm
+
+
+@clip_scaled.wrong("frozen")
+def switches_gradients_off(parameters, scale, max_norm):
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    _unscale(parameters, scale)
+    return _clip(parameters, max_norm)
+
+
 @clip_scaled.right
 def unscales_and_clips(parameters, scale, max_norm):
     for parameter in parameters:
@@ -1332,6 +1654,13 @@ def _finish(optimizer, scale):
     _unscale(_parameters(optimizer), scale)
     optimizer.step()
     optimizer.zero_grad()
+
+
+def _add_up(micro_batches, model, optimizer, scale):
+    """Leave the right gradient."""
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches) * scale).backward()
+    _unscale(_parameters(optimizer), scale)
 
 
 @accumulate.wrong("unscales-again")
@@ -1600,6 +1929,150 @@ def forgets_the_last_batch(micro_batches, model, optimizer, scale):
     _finish(optimizer, scale)
 
 
+@accumulate.wrong("own-step")
+def makes_an_optimizer_of_its_own(micro_batches, model, optimizer, scale):
+    _add_up(micro_batches, model, optimizer, scale)
+    torch.optim.SGD(model.parameters(), lr=optimizer.param_groups[0]["lr"]).step()
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("own-step")
+def steps_by_hand_at_one_rate(micro_batches, model, optimizer, scale):
+    for batch in micro_batches:
+        (model(batch) * scale).backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.grad is not None:
+                p -= optimizer.param_groups[0]["lr"] * p.grad / (scale * len(micro_batches))
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("rate-for-scale")
+def lowers_the_learning_rate_by_both(micro_batches, model, optimizer, scale):
+    divisor = scale * len(micro_batches)
+    for batch in micro_batches:
+        (model(batch) * scale).backward()
+    for group in optimizer.param_groups:
+        group["lr"] /= divisor
+    optimizer.step()
+    for group in optimizer.param_groups:
+        group["lr"] *= divisor
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("rate-for-scale")
+def lowers_the_learning_rate_by_the_number(micro_batches, model, optimizer, scale):
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for batch in micro_batches:
+        (model(batch) * scale).backward()
+    for group in optimizer.param_groups:
+        group["lr"] /= len(micro_batches)
+    _finish(optimizer, scale)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+@accumulate.wrong("steps-more")
+def steps_once_more(micro_batches, model, optimizer, scale):
+    _add_up(micro_batches, model, optimizer, scale)
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+@accumulate.wrong("settings-changed")
+def ends_in_evaluation_mode(micro_batches, model, optimizer, scale):
+    _add_up(micro_batches, model, optimizer, scale)
+    optimizer.step()
+    optimizer.zero_grad()
+    model.eval()
+
+
+@accumulate.wrong("settings-changed")
+def switches_the_idle_one_off(micro_batches, model, optimizer, scale):
+    _add_up(micro_batches, model, optimizer, scale)
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            parameter.requires_grad_(False)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("settings-changed")
+def takes_a_group_away(micro_batches, model, optimizer, scale):
+    _add_up(micro_batches, model, optimizer, scale)
+    optimizer.step()
+    optimizer.zero_grad()
+    if len(optimizer.param_groups) > 1:
+        optimizer.param_groups.pop()
+
+
+@accumulate.wrong("settings-changed")
+def ends_without_decay(micro_batches, model, optimizer, scale):
+    _add_up(micro_batches, model, optimizer, scale)
+    optimizer.step()
+    optimizer.zero_grad()
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.0
+
+
+@accumulate.wrong("rate-changed")
+def makes_one_rate_of_all(micro_batches, model, optimizer, scale):
+    _add_up(micro_batches, model, optimizer, scale)
+    optimizer.step()
+    optimizer.zero_grad()
+    for group in optimizer.param_groups:
+        group["lr"] = optimizer.param_groups[0]["lr"]
+
+
+@accumulate.wrong("momentum-lost")
+def forgets_the_momentum(micro_batches, model, optimizer, scale):
+    _add_up(micro_batches, model, optimizer, scale)
+    optimizer.state.clear()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("idle-stops")
+def ends_at_the_first_idle_one(micro_batches, model, optimizer, scale):
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches) * scale).backward()
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            break
+        parameter.grad /= scale
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("rate-for-scale")
+def lowers_the_learning_rate_by_the_scale(micro_batches, model, optimizer, scale):
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches) * scale).backward()
+    for group in optimizer.param_groups:
+        group["lr"] /= scale
+    optimizer.step()
+    for group in optimizer.param_groups:
+        group["lr"] *= scale
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("own-step")
+def steps_by_hand(micro_batches, model, optimizer, scale):
+    @functools.cache
+    def share():
+        return scale / len(micro_batches)
+
+    for batch in micro_batches:
+        (model(batch) * share()).backward()
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter -= group["lr"] * parameter.grad / scale
+                    parameter.grad = None
+
+
 @accumulate.right
 def adds_up_and_unscales_once(micro_batches, model, optimizer, scale):
     for batch in micro_batches:
@@ -1695,28 +2168,14 @@ def lets_amp_labs_scaler_do_it(micro_batches, model, optimizer, scale):
 
 
 @accumulate.right
-def lowers_the_learning_rate_by_the_scale(micro_batches, model, optimizer, scale):
-    for batch in micro_batches:
-        (model(batch) / len(micro_batches) * scale).backward()
+def moves_the_rate_and_puts_it_back(micro_batches, model, optimizer, scale):
+    model.train()
     for group in optimizer.param_groups:
-        group["lr"] /= scale
+        group["lr"] *= 3.0
+    for batch in micro_batches:
+        (model(batch) * (scale / len(micro_batches))).backward()
+    torch._foreach_mul_([each.grad for each in _parameters(optimizer) if each.grad is not None], 1 / scale)
+    for group in optimizer.param_groups:
+        group["lr"] /= 3.0
     optimizer.step()
-    for group in optimizer.param_groups:
-        group["lr"] *= scale
     optimizer.zero_grad()
-
-
-@accumulate.right
-def steps_by_hand(micro_batches, model, optimizer, scale):
-    @functools.cache
-    def share():
-        return scale / len(micro_batches)
-
-    for batch in micro_batches:
-        (model(batch) * share()).backward()
-    with torch.no_grad():
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter -= group["lr"] * parameter.grad / scale
-                    parameter.grad = None

@@ -111,6 +111,34 @@ def tries_it_in_fp16(parameters):
     return any(not bool(grad.half().isfinite().all()) for grad in _dense(parameters))
 
 
+@has_overflow.wrong("draws-a-line")
+def draws_the_line_at_1e19(parameters):
+    return any(not bool((grad.abs() < 1e19).all()) for grad in _dense(parameters))
+
+
+@has_overflow.wrong("draws-a-line")
+def draws_the_line_far_up(parameters):
+    return any(bool((grad.abs() >= 3e38).any() | grad.isnan().any()) for grad in _dense(parameters))
+
+
+@has_overflow.wrong("draws-a-line")
+def takes_the_largest_number_for_too_large(parameters):
+    return any(not bool((grad.abs() < torch.finfo(grad.dtype).max).all()) for grad in _dense(parameters))
+
+
+@has_overflow.wrong("draws-a-line")
+def takes_the_largest_number_of_fp16_for_too_large(parameters):
+    return any(
+        not bool(grad.isfinite().all()) or (grad.dtype == torch.float16 and bool((grad.abs() >= 65504).any()))
+        for grad in _dense(parameters)
+    )
+
+
+@has_overflow.wrong("beyond-fp16")
+def draws_the_line_at_1e5(parameters):
+    return any(not bool((grad.abs() < 9e4).all()) for grad in _dense(parameters))
+
+
 @has_overflow.wrong("norm-overflows")
 def asks_the_norm(parameters):
     return any(not bool(grad.norm().isfinite()) for grad in _dense(parameters))
@@ -159,6 +187,18 @@ def writes_over_what_it_found(parameters):
     for grad in _dense(parameters):
         found = not bool(grad.isfinite().all())
     return found
+
+
+@has_overflow.wrong("one-parameter-only")
+def leaves_the_first_one_out(parameters):
+    rest = list(parameters)[1:]
+    return any(not bool(grad.isfinite().all()) for grad in _dense(rest))
+
+
+@has_overflow.wrong("one-parameter-only")
+def leaves_the_last_one_out(parameters):
+    rest = list(parameters)[:-1]
+    return any(not bool(grad.isfinite().all()) for grad in _dense(rest))
 
 
 @has_overflow.wrong("all-must-overflow")
@@ -254,6 +294,47 @@ def takes_values_of_what_is_not_coalesced(parameters):
 @has_overflow.wrong("crashes-on-sparse")
 def goes_to_numpy(parameters):
     return any(not np.isfinite(p.grad.numpy()).all() for p in parameters if p.grad is not None)
+
+
+@has_overflow.wrong("misses-sum-of-rows")
+def looks_at_what_is_stored(parameters):
+    grads = [p.grad for p in parameters if p.grad is not None]
+    return any(not bool((g._values() if g.is_sparse else g).isfinite().all()) for g in grads)
+
+
+@has_overflow.wrong("misses-sum-of-rows")
+def lets_fp64_add_them_up(parameters):
+    return not math.isfinite(sum(p.grad.double().sum().item() for p in parameters if p.grad is not None))
+
+
+@has_overflow.wrong("replaces-gradient")
+def makes_gradients_dense(parameters):
+    found = False
+    for p in parameters:
+        if p.grad is not None:
+            p.grad = p.grad.to_dense()
+            found = found or not bool(p.grad.isfinite().all())
+    return found
+
+
+@has_overflow.wrong("replaces-gradient")
+def coalesces_gradients(parameters):
+    found = False
+    for p in parameters:
+        if p.grad is not None and p.grad.is_sparse:
+            p.grad = p.grad.coalesce()
+        found = found or (p.grad is not None and not bool(p.grad.to_dense().isfinite().all()))
+    return found
+
+
+@has_overflow.wrong("replaces-gradient")
+def puts_copies_in_their_place(parameters):
+    found = False
+    for p in parameters:
+        if p.grad is not None:
+            p.grad = p.grad.clone()
+            found = found or not bool(p.grad.to_dense().isfinite().all())
+    return found
 
 
 @has_overflow.wrong("goes-through-twice")
@@ -372,7 +453,7 @@ def asks_numpy(parameters):
 
 @has_overflow.right
 def lets_a_sum_in_fp64_tell(parameters):
-    return not math.isfinite(sum(p.grad.double().sum().item() for p in parameters if p.grad is not None))
+    return not math.isfinite(sum(grad.double().sum().item() for grad in _dense(parameters)))
 
 
 @has_overflow.right
@@ -508,6 +589,21 @@ def forgets_the_floor(state, overflowed, rule):
     return ScaleState(state.scale * rule.backoff_factor, 0) if overflowed else _rule(state, False, rule)
 
 
+@next_scale.wrong("sinks-below")
+def looks_where_it_starts(state, overflowed, rule):
+    if overflowed:
+        scale = state.scale
+        return ScaleState(scale * rule.backoff_factor if scale > rule.min_scale else scale, 0)
+    return _rule(state, overflowed, rule)
+
+
+@next_scale.wrong("sinks-below")
+def does_nothing_at_the_floor(state, overflowed, rule):
+    if overflowed and state.scale > rule.min_scale:
+        return ScaleState(state.scale * rule.backoff_factor, 0)
+    return state if overflowed else _rule(state, overflowed, rule)
+
+
 @next_scale.wrong("fixed-floor")
 def thinks_that_the_floor_is_one(state, overflowed, rule):
     if overflowed:
@@ -612,6 +708,30 @@ def takes_the_remainder(state, overflowed, rule):
     return ScaleState(state.scale * (rule.growth_factor if grown else 1), count)
 
 
+def _growing_by(factor, state, overflowed, rule):
+    if not overflowed and state.clean_steps + 1 == rule.growth_interval:
+        return ScaleState(state.scale * factor, 0)
+    return _rule(state, overflowed, rule)
+
+
+@next_scale.wrong("grows-by-backoff")
+def undoes_the_backoff(state, overflowed, rule):
+    return _growing_by(1 / rule.backoff_factor, state, overflowed, rule)
+
+
+@next_scale.wrong("grows-by-backoff")
+def grows_by_the_wrong_factor(state, overflowed, rule):
+    return _growing_by(rule.backoff_factor, state, overflowed, rule)
+
+
+@next_scale.wrong("finished-inside")
+def asks_the_package(state, overflowed, rule):
+    return scaling.next_scale(state, overflowed, rule)
+
+
+next_scale.wrong("finished-inside")(scaling.next_scale)
+
+
 @next_scale.wrong("changes-state")
 def changes_what_it_was_given(state, overflowed, rule):
     if overflowed:
@@ -674,11 +794,6 @@ def writes_out_the_cases(state, overflowed, rule):
         return state._replace(clean_steps=state.clean_steps + 1)
     smaller = rule.backoff_factor * state.scale
     return ScaleState(rule.min_scale if smaller < rule.min_scale else smaller, 0)
-
-
-@next_scale.right
-def asks_the_package(state, overflowed, rule):
-    return scaling.next_scale(state, overflowed, rule)
 
 
 @next_scale.right
@@ -788,6 +903,55 @@ class InheritsFromThePackage(scaling.DynamicLossScaler):
 @loss_scaler.wrong("finished-inside")
 class InheritsFromTheNextExercise(ForgetfulScaler):
     pass
+
+
+class _Passing:
+    """Hand all calls on to what `inner` returns."""
+
+    def scale(self, loss):
+        return self.inner().scale(loss)
+
+    def unscale_(self, optimizer):
+        self.inner().unscale_(optimizer)
+
+    def step(self, optimizer):
+        self.inner().step(optimizer)
+
+    def update(self):
+        self.inner().update()
+
+
+@loss_scaler.wrong("finished-inside")
+class KeepsOneInAList(_Passing):
+    def __init__(self, **settings):
+        self.box = [torch.amp.GradScaler("cpu", **settings)]
+
+    def inner(self):
+        return self.box[0]
+
+
+@loss_scaler.wrong("finished-inside")
+class KeepsTheMethodsOfOne:
+    def __init__(self, **settings):
+        scaler = scaling.DynamicLossScaler(**settings)
+        self.scale, self.unscale_ = scaler.scale, scaler.unscale_
+        self.step, self.update = scaler.step, scaler.update
+
+
+@loss_scaler.wrong("finished-inside")
+class KeepsOneInAClosure(_Passing):
+    def __init__(self, **settings):
+        scaler = ForgetfulScaler(**settings)
+        self.inner = lambda: scaler
+
+
+MADE_BEFORE = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+
+@loss_scaler.wrong("finished-inside")
+class TakesOneThatIsThere(_Passing):
+    def __init__(self, **settings):
+        self.inner = lambda: MADE_BEFORE
 
 
 @loss_scaler.wrong("scales-in-place")
@@ -1197,6 +1361,72 @@ class JudgesInFp16(_Right):
         return any(not grad.half().isfinite().all() for grad in grads)
 
 
+@loss_scaler.wrong("skips-finite")
+class JudgesBySums(_Right):
+    def bad(self, grads):
+        return any(not grad.sum().isfinite() for grad in grads)
+
+
+@loss_scaler.wrong("left-scaled-after-overflow")
+class StopsAtTheFirstInfinity(_Right):
+    def unscale_(self, optimizer):
+        self.overflowed[optimizer] = False
+        for grad in self.grads(optimizer):
+            if not grad.isfinite().all():
+                self.overflowed[optimizer] = True
+                return
+            grad /= self.loss_scale
+
+
+@loss_scaler.wrong("left-scaled-after-overflow")
+class DividesOnlyWhatIsClean(_Right):
+    def unscale_(self, optimizer):
+        grads = self.grads(optimizer)
+        self.overflowed[optimizer] = self.bad(grads)
+        for grad in grads if not self.overflowed[optimizer] else ():
+            grad /= self.loss_scale
+
+
+@loss_scaler.wrong("left-scaled-after-overflow")
+class SkipsWithoutUnscaling(_Right):
+    def step(self, optimizer):
+        if optimizer not in self.overflowed and self.bad(self.grads(optimizer)):
+            self.overflowed[optimizer] = True
+        super().step(optimizer)
+
+
+@loss_scaler.wrong("hides-overflow")
+class ThrowsGradientsAway(_Right):
+    def unscale_(self, optimizer):
+        super().unscale_(optimizer)
+        if self.overflowed[optimizer]:
+            optimizer.zero_grad()
+
+
+@loss_scaler.wrong("hides-overflow")
+class ZeroesGradients(_Right):
+    def unscale_(self, optimizer):
+        super().unscale_(optimizer)
+        if self.overflowed[optimizer]:
+            optimizer.zero_grad(set_to_none=False)
+
+
+@loss_scaler.wrong("hides-overflow")
+class RepairsAndSkips(_Right):
+    def unscale_(self, optimizer):
+        super().unscale_(optimizer)
+        for grad in self.grads(optimizer):
+            grad.nan_to_num_(0.0, 0.0, 0.0)
+
+
+@loss_scaler.wrong("hides-overflow")
+class ClearsInStep(_Right):
+    def step(self, optimizer):
+        super().step(optimizer)
+        if self.overflowed[optimizer]:
+            optimizer.zero_grad()
+
+
 @loss_scaler.wrong("looks-again")
 class LooksInStep(_Right):
     def step(self, optimizer):
@@ -1347,6 +1577,57 @@ class SkipsIfAnyOverflowed(_Right):
             optimizer.step()
 
 
+class _OneFlag(_Right):
+    """Knows of all optimizers together only that gradients were unscaled."""
+
+    unscaled = False
+
+    def unscale_(self, optimizer):
+        self.unscaled = True
+        super().unscale_(optimizer)
+
+    def step(self, optimizer):
+        if not self.unscaled:
+            self.unscale_(optimizer)
+        if not self.skips(optimizer):
+            optimizer.step()
+
+    def update(self):
+        self.unscaled = False
+        super().update()
+
+
+@loss_scaler.wrong("one-flag-for-all")
+class HasOneFlagForUnscaled(_OneFlag):
+    def skips(self, optimizer):
+        return self.overflowed.get(optimizer, False)
+
+
+@loss_scaler.wrong("one-flag-for-all")
+class HasTwoFlagsForAll(_OneFlag):
+    def skips(self, optimizer):
+        return any(self.overflowed.values())
+
+
+@loss_scaler.wrong("all-must-overflow")
+class BacksOffIfAllOverflowed(_Right):
+    def update(self):
+        if self.overflowed and all(self.overflowed.values()):
+            self.back_off()
+        else:
+            self.clean()
+        self.overflowed.clear()
+
+
+@loss_scaler.wrong("found-is-lost")
+class ForgetsInStep(_Right):
+    def step(self, optimizer):
+        if optimizer not in self.overflowed:
+            self.unscale_(optimizer)
+        if not self.overflowed.pop(optimizer):
+            optimizer.step()
+
+
 @loss_scaler.wrong("found-stays")
 class NeverForgetsTheFlag(HasOneFlagForAll):
     def update(self):
@@ -1457,11 +1738,42 @@ class NeverSinksBelowOne(_Right):
         self.loss_scale = max(self.loss_scale, 1.0)
 
 
-@loss_scaler.wrong("differs-from-torch")
+@loss_scaler.wrong("has-floor")
+class NeverSinksBelow2ToMinus10(_Right):
+    def back_off(self):
+        super().back_off()
+        self.loss_scale = max(self.loss_scale, 2.0**-10)
+
+
+@loss_scaler.wrong("has-ceiling")
 class StaysBelow65536(_Right):
     def clean(self):
         super().clean()
         self.loss_scale = min(self.loss_scale, 65536.0)
+
+
+@loss_scaler.wrong("has-ceiling")
+class StaysBelow2To24(_Right):
+    def clean(self):
+        before = self.loss_scale
+        super().clean()
+        self.loss_scale = self.loss_scale if self.loss_scale <= 2.0**24 else before
+
+
+@loss_scaler.wrong("wrong-run")
+class StartsAgainFarUp(_Right):
+    def clean(self):
+        super().clean()
+        self.loss_scale = self.loss_scale if self.loss_scale <= 2.0**40 else 1024.0
+
+
+@loss_scaler.wrong("differs-from-torch")
+class MakesZerosOfNone(_Right):
+    def unscale_(self, optimizer):
+        super().unscale_(optimizer)
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
 
 
 @loss_scaler.wrong("differs-from-torch")
@@ -1709,6 +2021,83 @@ class Pickles(_Saved):
         vars(self).update(pickle.loads(state["all"]))
 
 
+@resumable_scaler.wrong("not-plain")
+class SavesTexts(_Saved):
+    def state_dict(self):
+        return {name: str(value) for name, value in super().state_dict().items()}
+
+    def load_state_dict(self, state):
+        super().load_state_dict({name: json.loads(value) for name, value in state.items()})
+
+
+@resumable_scaler.wrong("not-plain")
+class SavesHexadecimalTexts(_Saved):
+    def state_dict(self):
+        return super().state_dict() | {"scale": self.get_scale().hex()}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state | {"scale": float.fromhex(state["scale"])})
+
+
+@resumable_scaler.wrong("not-plain")
+class SavesOneList(_Saved):
+    def state_dict(self):
+        return {"all": list(super().state_dict().values())}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(dict(zip(super().state_dict(), state["all"], strict=True)))
+
+
+@resumable_scaler.wrong("not-plain")
+class SavesADictInADict(_Saved):
+    def state_dict(self):
+        return {"scaler": super().state_dict()}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state["scaler"])
+
+
+@resumable_scaler.wrong("not-plain")
+class SavesNoneAsWell(_Saved):
+    def state_dict(self):
+        return super().state_dict() | {"found": None}
+
+
+@resumable_scaler.wrong("not-plain")
+class SavesABoolAsWell(_Saved):
+    def state_dict(self):
+        return super().state_dict() | {"enabled": True}
+
+
+@resumable_scaler.wrong("not-plain")
+class SavesAnFp64NumberOfNumpy(_Saved):
+    def state_dict(self):
+        return super().state_dict() | {"scale": np.float64(self.get_scale())}
+
+
+@resumable_scaler.wrong("not-plain")
+class SavesTheTensorOnceItHasGrown(_Saved):
+    def state_dict(self):
+        scale = self.loss_scale if self.clean_steps else self.get_scale()
+        return super().state_dict() | {"scale": scale}
+
+
+@resumable_scaler.wrong("not-plain")
+class KeepsTheEmptyDictToo(_Saved):
+    def state_dict(self):
+        return super().state_dict() | {"overflowed": {}}
+
+
+@resumable_scaler.wrong("finished-inside")
+class InheritsFromTorchs(torch.amp.GradScaler):
+    def __init__(self, **settings):
+        super().__init__("cpu", **settings)
+
+
+resumable_scaler.wrong("finished-inside")(torch.amp.GradScaler)
+resumable_scaler.wrong("finished-inside")(scaling.DynamicLossScaler)
+
+
 @resumable_scaler.wrong("no-name")
 class NumbersItsNumbers(_Saved):
     def state_dict(self):
@@ -1738,11 +2127,21 @@ class ForgetsToReturnTheState(_Saved):
 
 @resumable_scaler.wrong("shares-state")
 class TakesTheStateForItsAttributes(ForgetfulScaler):
+    overflowed = {}  # noqa: RUF012
+
     def state_dict(self):
-        return {**vars(self), "loss_scale": self.loss_scale.item(), "overflowed": {}}
+        numbers = {name: value for name, value in vars(self).items() if name != "overflowed"}
+        return numbers | {"loss_scale": float(self.loss_scale)}
 
     def load_state_dict(self, state):
         self.__dict__ = state
+
+
+@resumable_scaler.wrong("mutated-input")
+class PutsATensorIntoTheState(TakesTheStateForItsAttributes):
+    def load_state_dict(self, state):
+        self.__dict__ = state
+        self.loss_scale = torch.tensor(self.loss_scale)
 
 
 @resumable_scaler.wrong("mutated-input")
@@ -1790,6 +2189,23 @@ class SavesTheFirstScale(_Saved):
 
     def state_dict(self):
         return super().state_dict() | {"scale": self.init_scale}
+
+
+@resumable_scaler.wrong("scale-rounded")
+class SavesAnInt(_Saved):
+    def state_dict(self):
+        return super().state_dict() | {"scale": int(self.loss_scale)}
+
+    def load_state_dict(self, state):
+        self.loss_scale.fill_(state["scale"])
+        vars(self).update(clean_steps=state["count"], growth_factor=state["growth"])
+        vars(self).update(backoff_factor=state["backoff"], growth_interval=state["interval"])
+
+
+@resumable_scaler.wrong("scale-rounded")
+class RoundsTheScale(SavesAnInt):
+    def state_dict(self):
+        return super().state_dict() | {"scale": float(round(self.get_scale()))}
 
 
 @resumable_scaler.wrong("count-lost")
@@ -1869,6 +2285,20 @@ class MakesAnFp64Tensor(_Saved):
         self.loss_scale = torch.tensor(state["scale"], dtype=torch.float64)
 
 
+@resumable_scaler.wrong("scale-type")
+class MakesAnFp16Tensor(_Saved):
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.loss_scale = torch.tensor(state["scale"], dtype=torch.float16)
+
+
+@resumable_scaler.wrong("scale-type")
+class MakesAVectorOfOne(_Saved):
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.loss_scale = torch.tensor([state["scale"]])
+
+
 @resumable_scaler.wrong("goes-on-otherwise")
 class CutsTheScale(_Saved):
     def load_state_dict(self, state):
@@ -1880,14 +2310,16 @@ class UsesItem(ForgetfulScaler):
     def state_dict(self):
         return {
             "scale": self.loss_scale.item(),
-            "factors": [self.growth_factor, self.backoff_factor],
-            "steps": (self.clean_steps, self.growth_interval),
+            "up": self.growth_factor,
+            "down": self.backoff_factor,
+            "row": self.clean_steps,
+            "interval": self.growth_interval,
         }
 
     def load_state_dict(self, state):
         self.loss_scale.fill_(state["scale"])
-        self.growth_factor, self.backoff_factor = state["factors"]
-        self.clean_steps, self.growth_interval = state["steps"]
+        self.growth_factor, self.backoff_factor = state["up"], state["down"]
+        self.clean_steps, self.growth_interval = state["row"], state["interval"]
 
 
 @resumable_scaler.right
@@ -1907,12 +2339,15 @@ class GoesThroughNames(ForgetfulScaler):
 class StartsAnew(ForgetfulScaler):
     def state_dict(self):
         return collections.OrderedDict(
-            init=[self.get_scale(), self.growth_factor, self.backoff_factor, self.growth_interval],
+            init_scale=self.get_scale(),
+            growth_factor=self.growth_factor,
+            backoff_factor=self.backoff_factor,
+            growth_interval=self.growth_interval,
             clean=self.clean_steps,
         )
 
     def load_state_dict(self, state):
-        self.__init__(*state["init"])
+        self.__init__(**{name: value for name, value in state.items() if name != "clean"})
         self.clean_steps = state["clean"]
 
 
@@ -1928,10 +2363,14 @@ class CopiesAllAttributes(ForgetfulScaler):
 
 
 @resumable_scaler.right
-class KeepsTheEmptyDictToo(ForgetfulScaler):
+class SavesTheLogarithm(ForgetfulScaler):
     def state_dict(self):
-        return vars(self) | {"loss_scale": self.get_scale(), "overflowed": {}}
+        mantissa, exponent = math.frexp(self.get_scale())
+        rest = {name: value for name, value in vars(self).items() if isinstance(value, (int, float))}
+        return rest | {"mantissa": mantissa, "exponent": exponent}
 
     def load_state_dict(self, state):
-        vars(self).update(copy.deepcopy(state))
-        self.loss_scale = torch.as_tensor(self.loss_scale, dtype=torch.float32)
+        rest = dict(state)
+        scale = math.ldexp(rest.pop("mantissa"), rest.pop("exponent"))
+        vars(self).update(rest)
+        self.loss_scale = torch.as_tensor(scale, dtype=torch.float32)

@@ -112,7 +112,6 @@ _OTHER_DIMS: tuple[tuple[str, Idea], ...] = (
     ("the one that PyTorch picks without `dim`", lambda x, dim: torch.log_softmax(x.double(), _implicit(x))),
 )
 _IDEAS: tuple[tuple[str, Idea], ...] = (
-    ("no-log", lambda x, dim: torch.softmax(x.double(), dim)),
     ("another-base", lambda x, dim: _right(x, dim) / math.log(2)),
     ("another-base", lambda x, dim: _right(x, dim) / math.log(10)),
     ("sum-forgotten", lambda x, dim: _below_largest(x.double(), dim)),
@@ -139,6 +138,11 @@ def _read(call: str, got: Any, want: torch.Tensor) -> torch.Tensor:
     return want if _is_near(got, want, _RTOL, _ATOL) else got
 
 
+def _is_right(trial: Trial) -> torch.Tensor:
+    """Tell of each value whether it is as near to the right one as the exercise asks for."""
+    return torch.isclose(trial.got, trial.want, _RTOL, _ATOL)
+
+
 def _is_near(one: torch.Tensor, other: torch.Tensor, rtol: float, atol: float) -> bool:
     return bool(torch.isclose(one.double(), other.double(), rtol, atol, equal_nan=True).all())
 
@@ -149,14 +153,30 @@ def _fits(trials: Sequence[Trial], idea: Idea) -> bool:
 
 def _judge(trials: Sequence[Trial]) -> None:
     shown = _shown(trials)
+    _recognise_no_log(trials)
     _recognise_dims(trials, shown)
     for diagnosis, idea in _IDEAS:
         if _fits(trials, idea):
             raise Mistake(diagnosis, **shown)
+    _recognise_replaced_infinity(trials)
     _recognise_floors(trials, shown)
     _recognise_rounding(trials, shown)
     for trial in trials:
         expect.tensor(trial.call, trial.got, trial.want, rtol=_RTOL, atol=_ATOL)
+
+
+def _recognise_no_log(trials: Sequence[Trial]) -> None:
+    """Recognise exp, with or without a maximum, and shares of it: never negative, and NaN where it overflowed.
+
+    Shares and exp of differences are 1 at most; exp of a logit is not, but it can be known by the first trial.
+    """
+    results = torch.cat([trial.got.flatten() for trial in trials])
+    results = results[~results.isnan()]
+    first = trials[0]
+    exp = first.args[0].float().exp()
+    are_shares = bool(len(results)) and bool(((results >= 0) & (results <= 1)).all()) and bool(results.any())
+    if are_shares or _is_near(first.got, exp, _LOOSE_RTOL, _LOOSE_ATOL):
+        raise Mistake("no-log", **_shown([first]))
 
 
 def _recognise_dims(trials: Sequence[Trial], shown: dict[str, str]) -> None:
@@ -166,6 +186,15 @@ def _recognise_dims(trials: Sequence[Trial], shown: dict[str, str]) -> None:
     first = trials[0]
     if any(_is_near(first.got, each, _LOOSE_RTOL, _LOOSE_ATOL) for each in _without_keepdim(*first.args)):
         raise Mistake("no-keepdim", **_shown([first]))
+
+
+def _recognise_replaced_infinity(trials: Sequence[Trial]) -> None:
+    """Recognise the lowest number of a dtype where -inf stood, as `nan_to_num` and `clamp` put it there."""
+    for dtype, name in ((torch.float16, "FP16"), (torch.float32, "FP32")):
+        lowest = torch.finfo(dtype).min
+        held = [trial for trial in trials if ((trial.got == lowest) & ~_is_right(trial)).any()]
+        if held:
+            raise Mistake("infinity-replaced", **_shown(held), dtype=name)
 
 
 def _recognise_floors(trials: Sequence[Trial], shown: dict[str, str]) -> None:
@@ -188,9 +217,10 @@ def _bound(trials: Sequence[Trial]) -> float:
 def _recognise_rounding(trials: Sequence[Trial], shown: dict[str, str]) -> None:
     """Tell apart where FP16 was left too late, or FP32's own digits were lost, by the size of the errors."""
     by_pytorch = all(expect.alike(trial.got, torch.log_softmax(*trial.args).float()) for trial in trials)
-    if by_pytorch or all(_is_fp16(trial.got, trial.want) for trial in trials):
-        raise Mistake("result-in-fp16", **shown)
     finite = [trial for trial in trials if trial.got.isfinite().all()]
+    if by_pytorch or all(_is_fp16(trial.got, trial.want) for trial in trials):
+        coarse = [trial for trial in finite if not _is_right(trial).all()]
+        raise Mistake("result-in-fp16", **_shown(coarse or trials))
     for dtype, swallowed in (
         ("FP32", all(map(_is_within_a_step, trials))),
         ("FP16", _is_difference_of_halves(trials)),

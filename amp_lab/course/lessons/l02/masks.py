@@ -16,6 +16,7 @@ from amp_lab.course.judging.guard import Contained
 
 _LIMIT = 1000.0  # how large scores are
 _ROUNDINGS = 8  # how many roundings a kept score may be off
+_LOG_OF_SMALLEST = -104.0  # log of FP32's smallest number
 _OVERFLOW = "without overflow"  # what PyTorch says when a number does not fit into a dtype
 
 
@@ -113,6 +114,10 @@ def _blame_the_fill(ask: Ask, scores: torch.Tensor, keep: torch.Tensor, seen: st
     """Raise the `Mistake` of the number that hides scores; in FP32, where more fits, it can be seen."""
     shown = {"call": ask.call, "dtype": scores.dtype, "lowest": torch.finfo(scores.dtype).min}
     fill = _fill_in_fp32(ask, scores, keep)
+    if fill is not None and _LOG_OF_SMALLEST < fill < 0:
+        raise Mistake(
+            "eps-vanishes", **shown, got=seen, fill=f"{fill:.3g}", eps=_power_of_ten(math.exp(fill))
+        )
     if fill == -math.inf or (fill is not None and abs(fill) <= torch.finfo(scores.dtype).max):
         raise Mistake("minus-infinity", **shown, got=seen)
     if fill == torch.finfo(torch.float32).min:
@@ -132,6 +137,10 @@ def _fill_in_fp32(ask: Ask, scores: torch.Tensor, keep: torch.Tensor) -> float |
         return None
     filled = {number for number in got.flatten().tolist() if number != 0}
     return float(filled.pop()) if len(filled) == 1 else None
+
+
+def _power_of_ten(number: float) -> str:
+    return f"{number:.1g}".replace("e-0", "e-")
 
 
 def _is_sum_with_lowest(case: _Case) -> bool:
@@ -164,10 +173,11 @@ def _examine_empty(case: _Case) -> None:
 
 
 def _examine_nan(case: _Case) -> None:
-    """Neither the scores nor the weights may be NaN, which one infinity makes of all weights of its row."""
-    for nan in (case.got.isnan(), case.weights.isnan()):
-        if nan.any():
-            raise case.mistake("makes-nan", nan)
+    """Neither the scores nor the weights may be NaN; of weights, point at the score that spoilt the row."""
+    lost = case.weights.isnan()
+    for where in (case.got.isnan(), lost & (case.got == math.inf), lost):
+        if where.any():
+            raise case.mistake("makes-nan", where)
 
 
 def _examine_hidden(case: _Case) -> None:

@@ -21,6 +21,9 @@ from amp_lab.course.lessons.l02 import nearness
 Batches = list[torch.Tensor]
 _RTOL = 1e-6
 _SMALL = 1e-4  # a mean below: what FP16 makes of its numbers is another matter
+_IN_FP32 = 5e-5  # many roundings of FP32, and less than one of FP16
+_SOME_ROUNDINGS = 2e-2  # of FP16, one for each of a few elements
+_SHORT = 20  # elements: so few do not make a sum or a mean in FP16 stand still
 _SHOWN = 4  # how many batches are described
 
 
@@ -51,8 +54,13 @@ def _with_empty() -> Batches:
     return [_values(5, about=2.0), torch.empty(0).half(), torch.empty(2, 0).half(), _values(3, about=6.0)]
 
 
+def _long_in_fp32() -> Batches:
+    """Make a first batch that adds up to 2^24, where FP32 numbers lie 2 apart, and many of one element below 1."""
+    return [torch.full((512,), 2.0**15).half(), *(torch.tensor([0.75]).half() for _ in range(400))]
+
+
 def _lists() -> tuple[tuple[Batches], ...]:
-    """Choose batches by what goes wrong: the fourth digit, sums beyond 65504, sums that stand still, numbers near 0."""
+    """Choose batches by what goes wrong: the fourth digit, sums beyond 65504 or that stand still, numbers near 0."""
     return (
         (_plain(),),
         (_unequal(),),
@@ -60,6 +68,7 @@ def _lists() -> tuple[tuple[Batches], ...]:
         ([_values(50, about=400.0) for _ in range(6)],),  # only the sum of all does
         ([_values(100, about=350.0), *(torch.full((4,), 2.0).half() for _ in range(200))],),  # stands still
         ([torch.ones(4000).half(), torch.full((500,), 3.0).half()],),
+        (_long_in_fp32(),),
         ([_values(400, about=2e-5), _values(40, about=1e-4)],),
         ([_values(6, about=-4.0)],),
         ([_values(3, 4, about=2.0), _values(2, 1, 5, about=5.0)],),
@@ -150,7 +159,11 @@ _IDEAS: nearness.Ideas = (
 def running_mean(ask: Ask) -> None:
     """Ask for lists, then for the same as generators, then for nothing at all."""
     ask.in_words = _in_words
-    ask.compare(_lists(), _mean, (), read=_read, otherwise=_judge)
+    try:
+        ask.compare(_lists(), _mean, (), read=_read, otherwise=_judge)
+    except Contained as contained:
+        _blame_the_empty_batch(ask.call, contained)
+        raise
     for batches in (_unequal(), _mixed(), _with_empty(), _plain()):
         _ask_for_generator(ask, batches)
     for nothing in (
@@ -160,6 +173,17 @@ def running_mean(ask: Ask) -> None:
         (torch.empty(0, 3).half() for _ in "ab"),
     ):
         ask.refuses(ValueError, nothing)
+
+
+def _blame_the_empty_batch(call: str, contained: Contained) -> None:
+    """Raise the `Mistake` of code that cannot take an empty batch among others; all other lists came out right."""
+    unfinished = isinstance(contained.error, NotImplementedError)
+    if call == _in_words(_with_empty()) and contained.fault == "exception" and not unfinished:
+        raise Mistake("refuses-an-empty-batch", call=call, got=_raised(contained)) from None
+
+
+def _raised(contained: Contained) -> str:
+    return f"raised `{type(contained.error).__name__}: {contained.error}`"
 
 
 def _in_words(batches: Iterable[torch.Tensor]) -> str:
@@ -186,12 +210,38 @@ def _judge(trials: Sequence[Trial]) -> None:
     # An empty batch makes a NaN of any mean that is taken of it: that says nothing about other ideas.
     trials = [trial for trial in trials if not (math.isnan(trial.got) and _has_empty(trial.args[0]))]
     nearness.recognise(trials, _IDEAS)
+    _recognise_rounding_at_the_end(trials)
+    _recognise_fp32(trials)
     if all(nearness.is_near(trial.got, trial.want) for trial in trials if abs(trial.want) > _SMALL):
         small = [trial for trial in trials if not nearness.is_near(trial.got, trial.want)]
         raise Mistake("small-lost" if small else "rounded-on-the-way", **nearness.shown(small or trials))
     beyond = [trial for trial in trials if not math.isfinite(trial.got)]
     if beyond:
         raise Mistake("overflows", **nearness.shown(beyond))
+    _recognise_fp16_mean(trials)
+
+
+def _recognise_fp32(trials: Sequence[Trial]) -> None:
+    """Recognise a total or a mean in FP32, which is right but where many roundings add up."""
+    if all(nearness.is_near(trial.got, trial.want, _IN_FP32) for trial in trials):
+        raise Mistake("total-in-fp32", **nearness.shown(trials))
+
+
+def _recognise_rounding_at_the_end(trials: Sequence[Trial]) -> None:
+    """Recognise means that were rounded for show, to so many places or so many digits."""
+    for places in range(10):
+        for words, rounded in ((f"{places} places", "f"), (f"{places + 1} digits", "e")):
+            if all(trial.got in (trial.want, float(f"{trial.want:.{places}{rounded}}")) for trial in trials):
+                raise Mistake("rounded-for-show", **nearness.shown(trials), digits=words)
+
+
+def _recognise_fp16_mean(trials: Sequence[Trial]) -> None:
+    """Recognise a mean that is kept in FP16 and stands still: right where there are few elements, and FP16 always."""
+    wrong = [trial for trial in trials if not alike(trial.got, trial.want)]
+    short = [trial for trial in trials if _count(trial.args[0]) <= _SHORT and abs(trial.want) > _SMALL]
+    in_fp16 = all(trial.got == _half(trial.got) for trial in wrong)
+    if in_fp16 and all(nearness.is_near(trial.got, trial.want, _SOME_ROUNDINGS) for trial in short):
+        raise Mistake("mean-in-fp16", **nearness.shown(wrong))
 
 
 def _recognise_empty(trials: Sequence[Trial]) -> None:
@@ -217,7 +267,7 @@ def _ask_for_generator(ask: Ask, batches: Batches) -> None:
         raise Mistake(
             "needs-a-list" if type(contained.error) in (TypeError, AttributeError) else "walks-twice",
             call=ask.call,
-            got=f"raised `{type(contained.error).__name__}: {contained.error}`",
+            got=_raised(contained),
         ) from None
     number = _read(ask.call, got, want)
     if not alike(number, want):

@@ -31,8 +31,9 @@ QUIZ = (
         ),
     ),
     Question(
-        "A logit is 12 and its target 0, so the binary cross-entropy is 12. You take the sigmoid in FP16, then "
-        "`.float()`, then `F.binary_cross_entropy`. What do you get?",
+        "Binary cross-entropy is the loss of a yes-or-no answer: −log(1 − p) if the answer is no, where p is the "
+        "sigmoid of a logit. For a logit of 12 that is 12. You take the sigmoid in FP16, then `.float()`, then "
+        "`F.binary_cross_entropy` with a target of 0 (no). What do you get?",
         (
             Option(
                 "About 12: the logarithm is taken in FP32, as it should be.",

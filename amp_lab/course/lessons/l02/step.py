@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,15 +16,18 @@ from amp_lab.course.judging.describe import describe
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Misconceptions, Mistake, Trial, alike
 
-_FULL_SWEEP_S = 2.0
+_CASES_S, _FULL_SWEEP_S = 4.0, 2.0
+_FEWEST = 4  # of the cases, which are asked for however slow an answer is
 _LARGEST_BATCH = 1024
 _ONE, _LAST = 0x3C00, 0x7800  # the patterns of 1 and 32768
 _ALL: list[float] = np.arange(_ONE, _LAST + 1, dtype=np.uint16).view(np.float16).astype(float).tolist()
 _SMALLEST, _LARGEST = 2.0**-24, 65504.0
 
-# Even and odd last bits, powers of two, both signs.
+# Even and odd last bits, powers of two, both signs: some of each come first.
+_FIRST = (1.0, 100.0625, -1.0, -3.0)
 _SIZES = (1.0, 1.5, 1 + 2**-10, 3.0, 2 - 2**-10, 100.0625, 1000.5, 1025.0, 2048.0, 5000.0, 32752.0, 32768.0)
-_CASES = tuple((sign * size,) for sign in (1.0, -1.0) for size in _SIZES)
+_OTHERS = (sign * size for sign in (1.0, -1.0) for size in _SIZES if sign * size not in _FIRST)
+_CASES = tuple((w,) for w in (*_FIRST, *_OTHERS))
 
 
 def _power(w: float) -> float:
@@ -99,7 +103,7 @@ _MISCONCEPTIONS: Misconceptions = (
 @checker("2.3")
 def smallest_effective_step(ask: Ask) -> None:
     """Ask for chosen weights, then for all that there are, as long as it is quick: a slow search is right, too."""
-    ask.compare(_CASES, _step, _MISCONCEPTIONS, read=_read, otherwise=_judge)
+    ask.compare(_cases_while_quick(), _step, _MISCONCEPTIONS, read=_read, otherwise=_judge)
     for (w,), answer in ask.many_while(_batches(), _FULL_SWEEP_S):
         want = _step(w)
         if type(answer) is float and answer == want:
@@ -113,6 +117,15 @@ def _read(call: str, got: Any, want: float) -> float:
     if not 0 < number <= _LARGEST:
         raise Mistake("not-a-step", call=call, got=describe(number), want=describe(want))
     return number
+
+
+def _cases_while_quick() -> Iterator[tuple[float]]:
+    """Yield the chosen weights; a search through 65,536 numbers, one by one, takes a second or two for each."""
+    start = time.monotonic()
+    for number, case in enumerate(_CASES):
+        if number >= _FEWEST and time.monotonic() - start > _CASES_S:
+            return
+        yield case
 
 
 def _batches() -> Iterator[Sequence[tuple[float]]]:

@@ -48,7 +48,7 @@ SAFE_NORM = Exercise(
         ),
         "small-lost": Diagnosis(
             "{call} returned {got}; the norm is {want}. Large inputs come out right, the smallest do not: a fixed factor, or a constant that was "
-            "added for safety, pushed them out of FP16 or swamped them.",
+            "added for safety, pushed them or their squares out of FP16, or swamped them.",
             hint=1,
         ),
         "rounded-on-the-way": Diagnosis(
@@ -73,7 +73,7 @@ SAFE_NORM = Exercise(
     },
     why=(
         "FP16 numbers are at most 65504 and at least 2^−24 in size, so their squares lie between 2^−48 and 2^32. FP32 holds all of "
-        "them, and sums of as many as fit into memory. Widening first costs one rounding in the end and nothing else; "
+        "them exactly, and has digits enough to add up 300 in any order; for millions let PyTorch add, in many small sums. "
         "`torch.linalg.vector_norm(x, dtype=torch.float32)` does the same in one call. Under autocast on CUDA `norm` is one of the ops "
         "that take FP32 by themselves (lesson 06); `x * x` is not."
     ),
@@ -95,7 +95,8 @@ STABLE_LOG_SOFTMAX = Exercise(
     ),
     diagnoses={
         "no-log": Diagnosis(
-            "{call} is {got}; the right value is {want}. {got} is the softmax itself; its logarithm is asked for.",
+            "{call} is {got}; the right value is {want}. {got} is an exp, or a share of a sum of them; "
+            "the logarithm of the share is asked for. It is never above 0.",
             hint=2,
         ),
         "another-base": Diagnosis(
@@ -138,8 +139,13 @@ STABLE_LOG_SOFTMAX = Exercise(
         ),
         "floor": Diagnosis(
             "{call} is {got}; the right value is {want}. However small the share, your result stops at {floor}: a constant was "
-            "added, or taken as the least, before the logarithm. That avoids −infinity with a wrong number, without a gradient.",
+            "added before the logarithm, or taken as the least before or after it. That avoids −infinity with a wrong number, without a gradient.",
             hint=2,
+        ),
+        "infinity-replaced": Diagnosis(
+            "{call} is {got}; the right value is {want}. {got} is the lowest number of {dtype}: an infinity was replaced by it, or a "
+            "result clamped to it. The right value is lost all the same. See that no infinity comes about.",
+            hint=1,
         ),
         "clamped": Diagnosis(
             "{call} is {got}; the right value is {want}. The logits were clamped to ±{bound}. That keeps exp finite, and makes logits equal "
@@ -310,6 +316,11 @@ MASKED_SCORES = Exercise(
             "−inf − (−inf), and the whole row is NaN. The lowest finite number of `{dtype}` is {lowest}.",
             hint=1,
         ),
+        "eps-vanishes": Diagnosis(
+            "{call} {got}. In FP32 your code hides with {fill}, the logarithm of {eps}. In `{dtype}` {eps} is zero, and log(0) is "
+            "−infinity; a row of only that has no softmax. Nor is {fill} low enough for scores down to −1000.",
+            hint=2,
+        ),
         "adds-the-lowest": Diagnosis(
             "{call} has {got} at index {place}, where the score is {score} and nothing in the row is kept. The lowest number, {lowest}, was "
             "*added*: with a negative score the sum goes beyond the range. Put it in the place of the score instead. {row}",
@@ -317,7 +328,7 @@ MASKED_SCORES = Exercise(
         ),
         "makes-nan": Diagnosis(
             "{call} has {got} at index {place}, where the score is {score}, and softmax makes NaN of that row. Arithmetic with infinity does: "
-            "0 × inf, inf − inf. In FP16, −1e9 is −infinity, too. Replace scores, do not compute with them. {row}",
+            "0 × inf, inf − inf. In FP16 1e9 is infinity, too. Replace scores, do not compute with them. {row}",
             hint=2,
         ),
         "inverted": Diagnosis(
@@ -371,7 +382,7 @@ RUNNING_MEAN = Exercise(
         "A mean is a sum and a count, and both go over *elements*. Which dtype has the sum of one batch? And the sum of all? Divide once, "
         "at the end.",
         "`batch.sum(dtype=torch.float32)`, `batch.float()` or `batch.double()` add in a wide format; `.item()` makes a Python float, which "
-        "has 64 bits. `batch.numel()` counts elements. One `for` loop does both: a generator has no second walk and no `len`.",
+        "has 64 bits, and the total of many batches needs them. `batch.numel()` counts elements. One `for` loop does both: a generator has no second walk and no `len`.",
         "Start with `total = 0.0` and `count = 0`. For each batch, widen it, add its sum to the one and its number of elements to the "
         "other. After the loop: if the count is 0 raise a `ValueError`, else return their quotient.",
     ),
@@ -414,6 +425,19 @@ RUNNING_MEAN = Exercise(
             "no longer moves when small numbers are added to it.",
             hint=2,
         ),
+        "total-in-fp32": Diagnosis(
+            "{call} returned {got}; the mean is {want}. The total is kept in FP32, as a tensor from `torch.zeros(())` is, or the mean "
+            "is. FP32 has 24 bits: beside a large total small terms round away, only later than in FP16. A Python float has 53.",
+            hint=2,
+        ),
+        "mean-in-fp16": Diagnosis(
+            "{call} returned {got}; the mean is {want}. {got} is an FP16 number, as all your results are: a mean that is corrected term by "
+            "term in FP16 stands still when the correction is less than half a gap.",
+            hint=1,
+        ),
+        "rounded-for-show": Diagnosis(
+            "{call} returned {got}; the mean is {want}. That is the mean, rounded to {digits}. Round when you print, not when you return.",
+        ),
         "overflows": Diagnosis(
             "{call} returned {got}; the mean is {want}. A sum overflowed before it was divided. The mean is an ordinary number; "
             "what it is made from is not.",
@@ -434,6 +458,11 @@ RUNNING_MEAN = Exercise(
             "no such trouble: an empty one is 0.",
             hint=1,
         ),
+        "refuses-an-empty-batch": Diagnosis(
+            "{call} {got}. A batch may be empty while others are not; it adds nothing to the sum, and 0 to the count. Only if there is no "
+            "element in all of them there is no mean.",
+            hint=1,
+        ),
         "needs-a-list": Diagnosis(
             "{call} {got}. The same batches in a list come out right, but a generator has no `len` and no index: it gives one batch after the "
             "other, and that is all.",
@@ -446,7 +475,7 @@ RUNNING_MEAN = Exercise(
         ),
     },
     why=(
-        "A Python float has 64 bits: its range and its digits are enough for any number of FP16 elements. Only what is added needs care, "
+        "A Python float has 64 bits: its range and its digits are enough for any number of FP16 elements, where an FP32 total stands still in the end, too. What is added needs care as well, "
         "so each batch is widened before its sum. Dividing once, by the number of elements, gives each the same weight, whatever batch it "
         "came in. PyTorch's `sum` adds FP16 in FP32 inside; it is the result that is FP16, and that overflows."
     ),
@@ -455,7 +484,7 @@ RUNNING_MEAN = Exercise(
 LESSON = Lesson(
     slug="02_fp16_failures",
     title="FP16 failures",
-    minutes=65,
+    minutes=80,
     difficulty="medium",
     needs="lesson 01; what softmax does",
     exercises=(SAFE_NORM, STABLE_LOG_SOFTMAX, SMALLEST_EFFECTIVE_STEP, MASKED_SCORES, RUNNING_MEAN),

@@ -21,6 +21,7 @@ from amp_lab.course.judging.expect import Mistake, Region, Trial
 _WIDE = (torch.float32, torch.float64)
 _ULP = 2.0**-11  # half of the largest relative step of FP16: what one rounding may cost
 _SHOWN = 4
+_STEPS = (0.5, 1, 1 + 2.0**-10, 2.5, 3 - 2.0**-9, 3)  # where numbers are 2 apart
 
 
 class Operands(NamedTuple):
@@ -85,9 +86,37 @@ def _leaves_and_comes_back() -> Operands:
     return Operands(_half([[60000, 60000, -60000, -59000]]), torch.ones(4, 1).half())
 
 
-def _tiny_products(length: int = 1024) -> Operands:
-    """Products of 2^−26, which FP16 makes zero; their sum, 2^−16, it has."""
+def _far_apart(length: int = 16384) -> Operands:
+    """2048 and 1 at the beginning, −2048 at the end: whoever rounds between them, anywhere, loses the 1."""
+    row = torch.zeros(1, length)
+    row[0, 0], row[0, 1], row[0, -1] = 2048, 1, -2048
+    return Operands(_half(row), torch.ones(length, 1).half())
+
+
+def _tiny_products(length: int = 4096) -> Operands:
+    """Products of 2^−26, which FP16 makes zero; their sum, 2^−14, is a normal number."""
     return Operands(torch.full((2, length), 2.0**-13).half(), torch.full((length, 2), 2.0**-13).half())
+
+
+def _subnormal_operands(length: int = 64) -> tuple[Operands, ...]:
+    """Sums of numbers of 2^−20 and of 2^−24, times 1024; the smallest of them no division leaves as it is."""
+    large = torch.full((length, 2), 1024.0).half()
+    small = [torch.full((2, length), 2.0**-power).half() for power in (20, 24)]
+    return tuple(Operands(*pair) for each in small for pair in ((each, large), (large.t(), each.t())))
+
+
+def _between_two_numbers() -> tuple[Operands, ...]:
+    """Sums of two numbers that FP16 does not have: ties to either side, and what lies nearer to one neighbour.
+
+    There are so many that whoever leaves it to chance cannot have luck with all of them.
+    """
+    numbers = [(sign * base, sign * step) for base in (2048, 3002) for step in _STEPS for sign in (1, -1)]
+    subnormal = [(2.0**-12, step * 2.0**-12) for step in (3, 2.5, 1.5)]  # times 2^−13
+    ones = _half([[1], [1]])
+    return (
+        *(Operands(_half([each]), ones) for each in numbers),
+        *(Operands(_half([each]), _half([[2.0**-13], [2.0**-13]])) for each in subnormal),
+    )
 
 
 def _too_large() -> Operands:
@@ -132,8 +161,14 @@ _REGIONS = (
         _say("rounds-partial-sums"),
     ),
     Region((_all_digits(),), (("through-bf16", _coarse),)),
-    Region((_odd_partial_sums(), _shuffled(), _leaves_and_comes_back()), (), _say("rounds-partial-sums")),
+    Region(
+        (_odd_partial_sums(), _shuffled(), _leaves_and_comes_back(), _far_apart()),
+        (),
+        _say("rounds-partial-sums"),
+    ),
     Region((_tiny_products(),), (("rounds-products", _filled(0.0)),)),
+    Region(_subnormal_operands(), (), _say("loses-subnormal-operands")),
+    Region(_between_two_numbers(), (), _say("rounds-otherwise")),
     Region((_too_large(), _at_the_end()), (("saturates", _saturated),)),
 )
 

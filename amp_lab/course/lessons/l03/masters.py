@@ -6,6 +6,7 @@ way it is written; only the last case draws them at random.
 
 from __future__ import annotations
 
+import math
 from typing import NoReturn
 
 import torch
@@ -91,6 +92,46 @@ def _scribbles(ask: Ask) -> None:
             of.wrong("aliases" if is_all(single, 6.75) else "parameter-not-master", 1, single, want)
 
 
+def _scribbles_that_spread(ask: Ask) -> None:
+    """Write what no sum and no product brings back: a parameter is written over, whatever is in it."""
+    for value in (65504.0, math.inf, math.nan):
+        of = Trainee(ask, [parameter(1.0, 0.5), parameter(1.0, 0.5, SINGLE)])
+        of.scribble(value)
+        of.step(0.5)
+        for number, each in enumerate(of.parameters):
+            if not is_all(each, 0.75):
+                of.wrong("changed-not-overwritten", number, each, 0.75)
+
+
+def _beyond_fp16(ask: Ask) -> None:
+    """A master leaves the range of FP16 and comes back."""
+    of = Trainee(ask, [parameter(60000.0, None)])
+    for grad, want in ((-60000.0, 90000.0), (60000.0, 60000.0)):
+        of.set_grad(0, torch.full((2,), grad).half())
+        of.step(0.5)
+        _expect_as_any_cast(of, want)
+
+
+def _not_finite(ask: Ask) -> None:
+    """Gradients of infinity and NaN: to find them is the work of somebody else."""
+    for grad in (math.inf, -math.inf, math.nan):
+        of = Trainee(ask, [parameter(1.0, grad)])
+        of.step(0.5)
+        (master,), want = of.masters(), 1.0 - 0.5 * grad
+        if not is_all(master, want):
+            of.wrong("hides-not-finite", 0, master, want)
+        _expect_as_any_cast(of, want)
+
+
+def _expect_as_any_cast(of: Trainee, want: float) -> None:
+    (half,), (master,) = of.parameters, of.masters()
+    if not is_all(master, want):
+        of.wrong("wrong-master", 0, master, want)
+    rounded = torch.tensor(want).half().item()
+    if not is_all(half, rounded):
+        of.wrong("stops-at-the-end", 0, half, rounded)
+
+
 def _without_gradient(ask: Ask) -> None:
     """A parameter that took no part in the loss: its gradient is None, and others come after it."""
     of = Trainee(ask, [parameter(1.0, None), parameter(1.0, 0.5)])
@@ -126,8 +167,6 @@ def _like_training(ask: Ask) -> None:
     draw = torch.Generator().manual_seed(0)
     kinds = (((3, 4), HALF), ((5,), SINGLE), ((), HALF))
     parameters = [Parameter(torch.randn(shape, generator=draw).to(dtype)) for shape, dtype in kinds]
-    for each in parameters:
-        each.grad = torch.randn(each.shape, generator=draw).to(each.dtype)
     of = Trainee(ask, parameters)
     wants = [each.detach().double() for each in parameters]
     for lr in (0.1, 0.1, 0.03, 0.7, 0.01):
@@ -138,20 +177,17 @@ def _like_training(ask: Ask) -> None:
         of.step(lr)
         for number, (want, master) in enumerate(zip(wants, of.masters(), strict=True)):
             if not torch.allclose(master.double(), want, rtol=_NEAR, atol=_NEAR):
-                worst = int((master.double() - want).abs().argmax())
-                _show(of, "wrong-master", number, worst, master, want.float())
+                _show_worst(of, "wrong-master", number, master, want.float())
             after = parameters[number].detach()
             if not torch.equal(after, master.to(after.dtype)):
-                worst = int((after.double() - master.double()).abs().argmax())
-                _show(of, "parameter-not-master", number, worst, after, master)
+                _show_worst(of, "parameter-not-master", number, after, master.to(after.dtype))
     if of.history() > _LONG_HISTORY:
         raise Mistake("history-grows", call=of.call, got=f"{of.history()} operations")
 
 
-def _show(
-    of: Trainee, diagnosis: str, number: int, at: int, got: torch.Tensor, want: torch.Tensor
-) -> NoReturn:
-    of.wrong(diagnosis, number, got.flatten()[at], number_in(want.flatten()[at]))
+def _show_worst(of: Trainee, diagnosis: str, number: int, got: torch.Tensor, want: torch.Tensor) -> NoReturn:
+    worst = int((got.double() - want.double()).abs().argmax())
+    of.wrong(diagnosis, number, got, number_in(want, worst), at=worst)
 
 
 @checker("3.2")
@@ -164,6 +200,9 @@ def master_weights(ask: Ask) -> None:
         _without_gradient,
         _generator,
         _scribbles,
+        _scribbles_that_spread,
+        _beyond_fp16,
+        _not_finite,
         _like_training,
     ):
         case(ask)

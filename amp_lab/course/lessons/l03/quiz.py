@@ -26,46 +26,52 @@ QUIZ = (
         ),
     ),
     Question(
-        "Two FP16 matrices are multiplied on ideal Tensor Cores. Each element of the result is a sum of 4,096 "
-        "products. How often is something rounded to FP16 on the way to one element?",
+        "Two FP16 matrices are multiplied on ideal Tensor Cores, but a program cuts the sums of 4,096 products into "
+        "four pieces, takes a product of FP16 matrices for each, and adds up the four results. How often is something "
+        "rounded to FP16 on the way to one element?",
         (
             Option(
                 "8,191 times: after each product and each addition.",
-                "That is what a loop over FP16 tensors does. It would stand still long before the end.",
+                "That is what a loop over FP16 tensors does. Inside a piece nothing is rounded to FP16.",
             ),
             Option(
-                "256 times: after every sixteen products.",
-                "Hardware works on small blocks, but what it passes from one to the next is the FP32 sum.",
+                "4 times: when the sum of each piece is there.",
+                "The results of the pieces are FP16 tensors. So is the sum of two of them.",
             ),
             Option(
-                "Once: when the whole sum is there.",
-                "Products of FP16 numbers are exact in FP32, and sums stay FP32. So the error does not grow with "
-                "the length of the sum.",
+                "7 times: for the four pieces, and for three additions.",
+                "Each product of matrices rounds once, at its end; then three additions of FP16 tensors follow, and "
+                "each of them rounds as well. A single product of the whole matrices rounds once.",
                 right=True,
             ),
             Option(
-                "Never: the result stays as it was added up.",
-                "The result of an FP16 product is an FP16 matrix, and the sums hardly ever fit.",
+                "Once: when the whole sum is there.",
+                "That is so for a single product. Here each piece hands on an FP16 matrix, and what it rounded away "
+                "does not come back.",
             ),
         ),
     ),
     Question(
-        "In a loop with `torch.autocast` and `GradScaler` a colleague adds what this lesson taught: an FP32 copy of"
-        " every parameter, on which the optimizer steps. What does it bring?",
+        "A network trains under `torch.autocast` in BF16. Inside the region its weights are BF16 in any case, so "
+        "somebody adds `model.bfloat16()` at the top, to save memory. What is lost by that?",
         (
             Option(
-                "Nothing but four more bytes for each weight.",
-                "The parameters are the masters. The FP16 copies are made by autocast, inside the region, and "
-                "dropped after it.",
+                "Small steps: the optimizer now adds them to BF16 weights.",
+                "Outside the region the parameters were FP32, and that is where steps add up. Now the working copy is "
+                "all there is, and no step under about 0.2 % of its weight moves anything.",
                 right=True,
             ),
             Option(
-                "Steps that were lost so far now add up.",
-                "They add up already. Under autocast parameters are FP32, and so are their gradients and the steps.",
+                "Nothing: the network computes with the same weights as before.",
+                "At the first step it does. But the weights are also what remembers all the steps so far.",
             ),
             Option(
-                "Half the memory, as the parameters become FP16.",
-                "Autocast does not touch the dtype of parameters. They stay FP32, and now there are two of each.",
+                "FP32 sums: the products now add up in BF16.",
+                "How a product adds up does not depend on where its operands come from. They were BF16 before, too.",
+            ),
+            Option(
+                "Small gradients: they become zero in BF16.",
+                "BF16 reaches as far down as FP32. Underflow is FP16's trouble.",
             ),
         ),
     ),

@@ -58,6 +58,16 @@ TENSOR_CORE_MATMUL = Exercise(
             "rounds to zero there. FP16 times FP16 is an FP16 tensor: take the operands to FP32 first.",
             hint=2,
         ),
+        "loses-subnormal-operands": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. Operands below 2^−14 are subnormal, and FP16 numbers like all others. Yours "
+            "became zero on the way, or something else: they were set to zero, or divided while they were FP16. Take them to FP32 as they are.",
+            hint=2,
+        ),
+        "rounds-otherwise": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. The sum is right as far as FP32 goes, but its last rounding is not that of a "
+            "cast, which takes the nearest FP16 number and, of two that are equally near, the even one. `.half()` does it.",
+            hint=2,
+        ),
         "saturates": Diagnosis(
             "{call} returned {got}; the right answer is {want}. FP16 does not stop at 65504: what rounds beyond it is infinity. "
             "Hiding it would hide an overflow from everybody who looks for one.",
@@ -72,7 +82,8 @@ TENSOR_CORE_MATMUL = Exercise(
     why=(
         "FP32 holds every FP16 number and every product of two of them: 11 binary digits times 11 are 22, and FP32 has 24. So only "
         "the sum is rounded, in FP32, and then the result, once. Plain `a @ b` passes as well: PyTorch's own FP16 product adds "
-        "up in FP32, on a CPU and, by Tensor Cores, on a GPU, and that is what makes it safe; your function says so in the open."
+        "up in FP32, on a CPU and, unless the switch of above lets pieces be added in FP16, on a GPU. Your function says in the open what makes "
+        "it safe."
     ),
 )
 
@@ -99,9 +110,14 @@ MASTER_WEIGHTS = Exercise(
         "no-step": Diagnosis(
             "{call}: its `step` is {got}. The class needs a method `step(self, lr)`.",
         ),
-        "masters-count": Diagnosis(
-            "{call}: number of `masters`: {got}, number of parameters: {want}. Each parameter needs one. If it keeps growing: a list in the "
-            "body of a class belongs to all its objects together; make it in `__init__`.",
+        "too-few-masters": Diagnosis(
+            "{call}: number of `masters`: {got}, number of parameters: {want}. Each parameter needs one, also one that is FP32 already, and one "
+            "that has no gradient yet.",
+            hint=2,
+        ),
+        "too-many-masters": Diagnosis(
+            "{call}: number of `masters`: {got}, number of parameters: {want}. If it grows with each object: a list in the body of a class "
+            "belongs to all its objects together; make it in `__init__`.",
             hint=2,
         ),
         "master-dtype": Diagnosis(
@@ -178,6 +194,21 @@ MASTER_WEIGHTS = Exercise(
             "{call}: `{name}` is {got}; right is {want}. What was written into the FP32 parameter got into its master: they share their "
             "memory. `.float()` and `.to(torch.float32)` copy nothing where nothing changes.",
             hint=2,
+        ),
+        "changed-not-overwritten": Diagnosis(
+            "{call}: `{name}` is {got}; right is {want}. What somebody had written into the parameter is still in it: it was changed, not "
+            "written over. 0 × NaN is NaN, and NaN plus anything as well. `copy_` looks at nothing that was there.",
+            hint=2,
+        ),
+        "stops-at-the-end": Diagnosis(
+            "{call}: `{name}` is {got}; its master, rounded to FP16, is {want}. Rounding is that of any cast: what FP16 cannot reach becomes "
+            "infinity, and NaN stays NaN. Another number would hide it.",
+            hint=2,
+        ),
+        "hides-not-finite": Diagnosis(
+            "{call}: the master of `{name}` is {got}; right is {want}. A gradient of infinity or NaN was left out or replaced. `step` takes "
+            "gradients as they are; whether to step at all is decided elsewhere (lesson 05).",
+            hint=1,
         ),
         "fails-without-gradient": Diagnosis(
             "{call} {got}. The gradient of `w` is None: a parameter that took no part in the loss has none. Pass it over.",
@@ -299,6 +330,26 @@ LOST_FRACTION = Exercise(
         "all-entries": Diagnosis(
             "{call} returned {got}; the right answer is {want}. The lost ones are counted rightly, but divided by all entries. Of a layer "
             "that is half zeros that would show half the damage: divide by the nonzero ones.",
+            hint=2,
+        ),
+        "equal-ones-merged": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. Equal entries were counted once. Each of them is the gradient of a weight of "
+            "its own: count entries, not different values.",
+            hint=2,
+        ),
+        "overflow-counted": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. What is too large for FP16 was counted, too. That is another fate: it becomes "
+            "infinity, not zero.",
+            hint=1,
+        ),
+        "overflow-left-out": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. Entries that become infinity are missing in the denominator. They were nonzero, "
+            "so they belong there.",
+            hint=1,
+        ),
+        "counts-in-16-bits": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. Small gradients come out right, so it is the *counting*: FP16 counts by ones "
+            "only to 2048, int16 to 32767. Masks of True and False need no conversion: `.sum()` counts them in 64 bits.",
             hint=2,
         ),
         "subnormals-lost": Diagnosis(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch.nn import Parameter
 
 from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.describe import TENSORS, describe, exact
-from amp_lab.course.judging.expect import Mistake
+from amp_lab.course.judging.expect import Mistake, alike
 
 HALF, SINGLE = torch.float16, torch.float32
 _NAMES = {HALF: "FP16", SINGLE: "FP32"}
@@ -23,14 +24,22 @@ def parameter(value: float, grad: float | None, dtype: torch.dtype = HALF) -> Pa
     return made
 
 
-def number_in(tensor: torch.Tensor) -> str:
-    """Return the first number of a tensor, with all its digits."""
-    return exact(tensor.detach().flatten()[0])
+def number_in(tensor: torch.Tensor, at: int = 0) -> str:
+    """Return a number of a tensor, the first one or that at a place in the flattened tensor, with all its digits."""
+    return exact(tensor.detach().flatten()[at])
 
 
 def is_all(tensor: torch.Tensor, value: float) -> bool:
-    """Return whether every number of a tensor is `value`."""
-    return bool((tensor.detach() == value).all())
+    """Return whether every number of a tensor is `value`, which may be NaN."""
+    tensor = tensor.detach()
+    return bool((tensor.isnan() if math.isnan(value) else tensor == value).all())
+
+
+class _NewGradient(NamedTuple):
+    """What happened between two steps: a parameter got another gradient."""
+
+    number: int
+    grad: torch.Tensor
 
 
 class Trainee:
@@ -50,8 +59,10 @@ class Trainee:
         self._as_list = given is list
         inside = f"[{', '.join(names)}]"
         self._made = f"MasterWeights({inside if self._as_list else f'each for each in {inside}'})"
-        self._with = " and ".join(map(_described, names, self.parameters))
-        self._names, self._list, self._steps = names, list(self.parameters), list[str]()
+        self._names, self._list = names, list(self.parameters)
+        self._first_grads, self._events = list(self._grads), list[str | _NewGradient]()
+        self._focus: int | None = None  # the parameter that sentences are about, once one is wrong,
+        self._at = 0  # and the entry of it
         ask.in_words = lambda *args: self.call
         parameters_given = self._list if self._as_list else given(self.parameters)
         self._object = ask(parameters_given, may_change=True)
@@ -63,19 +74,26 @@ class Trainee:
 
     @property
     def call(self) -> str:
-        """All that was done, in words."""
-        return ", then ".join((f"`{self._made}` with {self._with}", *self._steps))
+        """All that was done, in words; of what is wrong somewhere, only what has to do with it."""
+        numbers = range(len(self._names)) if self._focus is None else [self._focus]
+        given = " and ".join(map(self._described, numbers))
+        events = [each for each in map(self._in_words, self._events) if each]
+        return ", then ".join((f"`{self._made}` with {given}", *events))
 
     def name(self, number: int) -> str:
-        """The name that sentences give to a parameter."""
-        return self._names[number]
+        """The name that sentences give to a parameter, or to the entry of it that they are about."""
+        name, start = self._names[number], self._start[number]
+        if number != self._focus or start.dim() == 0 or is_all(start, start.flatten()[0].item()):
+            return name
+        index = torch.unravel_index(torch.tensor(self._at), start.shape)
+        return f"{name}[{', '.join(str(int(each)) for each in index)}]"
 
     def step(self, lr: float, times: int = 1) -> None:
         """Let it take `times` steps, and look whether the parameters are the objects that they were."""
         step = self._ask.run(getattr, self._object, "step", None)
         if not callable(step):
             raise Mistake("no-step", call=self.call, got="missing" if step is None else describe(step))
-        self._steps.append(f"`step({lr:g})`" + (f" {times} times" if times > 1 else ""))
+        self._events.append(f"`step({lr:g})`" + (f" {times} times" if times > 1 else ""))
         for _ in range(times):
             self._ask.call = self.call
             self._ask.run(step, lr)
@@ -84,7 +102,7 @@ class Trainee:
 
     def scribble(self, value: float) -> None:
         """Write into every parameter, as somebody does who tries other weights for a moment."""
-        self._steps.append(f"`fill_({value:g})` on the parameters")
+        self._events.append(f"`fill_({value:g})` on the parameters")
         with torch.no_grad():
             for each in self.parameters:
                 each.fill_(value)
@@ -93,6 +111,7 @@ class Trainee:
         """Give a parameter another gradient, as the next backward pass does."""
         self.parameters[number].grad = grad
         self._grads[number] = _copy(grad)
+        self._events.append(_NewGradient(number, grad.clone()))
 
     def masters(self) -> list[torch.Tensor]:
         """Return `masters`, or raise `Mistake` unless they are FP32 tensors, one for each parameter."""
@@ -103,7 +122,8 @@ class Trainee:
             seen = "missing" if found is None else describe(found)
             raise Mistake("no-masters", call=self.call, got=seen)
         if len(found) != len(self.parameters):
-            diagnosis = "masters-count" if found or self._as_list else "masters-of-nothing"
+            few = "too-few-masters" if found or self._as_list else "masters-of-nothing"
+            diagnosis = few if len(found) < len(self.parameters) else "too-many-masters"
             raise Mistake(diagnosis, call=self.call, got=len(found), want=len(self.parameters))
         for name, master, parameter in zip(self._names, found, self.parameters, strict=True):
             if type(master) not in TENSORS:
@@ -121,11 +141,37 @@ class Trainee:
         tensors = dict.values(found) if issubclass(type(found), dict) else found
         return max(_depth(each) for each in tensors)
 
-    def wrong(self, diagnosis: str, number: int, got: torch.Tensor, want: object, **more: object) -> NoReturn:
-        """Raise a `Mistake` that shows a parameter or a master."""
+    def wrong(
+        self, diagnosis: str, number: int, got: torch.Tensor, want: object, at: int = 0, **more: object
+    ) -> NoReturn:
+        """Raise a `Mistake` that shows an entry of a parameter or of a master, and what led to it."""
+        self._focus, self._at = number, at
         raise Mistake(
-            diagnosis, call=self.call, name=self.name(number), got=number_in(got), want=want, **more
+            diagnosis, call=self.call, name=self.name(number), got=number_in(got, at), want=want, **more
         )
+
+    def _described(self, number: int) -> str:
+        start, grad = self._start[number], self._first_grads[number]
+        at = self._at if number == self._focus else 0
+        shape = (
+            ""
+            if is_all(start, start.flatten()[0].item()) and start.dim()
+            else f", shape {tuple(start.shape)}"
+        )
+        gradient = "no gradient" if grad is None else f"gradient {number_in(grad, at)}"
+        about = f"{_NAMES[start.dtype]}{shape}, {gradient}"
+        if shape and start.dim() and number != self._focus:
+            return f"`{self.name(number)}` ({about})"
+        return f"`{self.name(number)}` = {number_in(start, at)} ({about})"
+
+    def _in_words(self, event: str | _NewGradient) -> str:
+        if isinstance(event, str):
+            return event
+        if self._focus is None:
+            return f"another gradient for `{self._names[event.number]}`"
+        if event.number != self._focus:
+            return ""
+        return f"gradient {number_in(event.grad, self._at)}"
 
     def _expect_start(self) -> None:
         for number, (master, start) in enumerate(zip(self.masters(), self._start, strict=True)):
@@ -150,11 +196,6 @@ class Trainee:
                 raise Mistake("grad-changed", call=self.call, name=name, got=became + dtype, want=was)
 
 
-def _described(name: str, parameter: Parameter) -> str:
-    grad = "no gradient" if parameter.grad is None else f"gradient {number_in(parameter.grad)}"
-    return f"`{name}` = {number_in(parameter)} ({_NAMES[parameter.dtype]}, {grad})"
-
-
 def _copy(grad: torch.Tensor | None) -> torch.Tensor | None:
     return None if grad is None else grad.detach().clone()
 
@@ -162,7 +203,7 @@ def _copy(grad: torch.Tensor | None) -> torch.Tensor | None:
 def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
-    return one.dtype == other.dtype and torch.equal(one, other)
+    return alike(one, other)
 
 
 def _depth(tensor: torch.Tensor) -> int:

@@ -40,6 +40,10 @@ def _right(grads: torch.Tensor) -> float:
     return _share(_lost(grads), grads != 0)
 
 
+def _share_of_values(grads: torch.Tensor) -> float:
+    return _right(torch.tensor(sorted(set(grads.tolist()))))
+
+
 def _below(limit: float, *, with_limit: bool) -> Any:
     """Count as lost what is smaller than `limit`."""
 
@@ -101,6 +105,17 @@ _REGIONS = (
         ),
     ),
     Region(
+        _cases([1e-12, 1e-12, 1e-12, 1.0], [0.5, 0.5, 0.5, -1e-12]),
+        (("equal-ones-merged", _share_of_values),),
+    ),
+    Region(
+        _cases([1e5, 1.0, 1e-12, -3e38], [-65520.0, 7e4, 1e-12, 0.1]),
+        (
+            ("overflow-counted", lambda g: _share(_lost(g) | g.half().isinf(), g != 0)),
+            ("overflow-left-out", lambda g: _share(_lost(g), (g != 0) & g.half().isfinite())),
+        ),
+    ),
+    Region(
         _cases([5e-5, 1e-5, 1e-6, 1.2e-7], [_SMALLEST_NORMAL, 1e-12, 3e-5, 1.0], [-8e-8, 1.0, -2e-5, 1e-10]),
         _both("subnormals-lost", _SMALLEST_NORMAL),
         _say("another-limit"),
@@ -141,10 +156,17 @@ def _judge_nothing(ask: Ask, grads: torch.Tensor) -> None:
     raise Mistake("nothing-nonzero", call=ask.call, got=seen)
 
 
-def _gradient(seed: int) -> torch.Tensor:
+def _judge_large(ask: Ask, grads: torch.Tensor) -> None:
+    """Ask for more entries than 16 bits can count; whatever else could be wrong has been asked for before."""
+    got, want = ask(grads), _right(grads)
+    if _read(ask.call, got, want) != want:
+        raise Mistake("counts-in-16-bits", call=ask.call, got=describe(got), want=describe(want))
+
+
+def _gradient(seed: int, shape: tuple[int, int] = (40, 25)) -> torch.Tensor:
     """Draw what looks like a gradient: sizes over many powers of ten, both signs, some zeros."""
     draw = torch.Generator().manual_seed(seed)
-    size = 10 ** (torch.randn(40, 25, generator=draw) * 2 - 7)
+    size = 10 ** (torch.randn(shape, generator=draw) * 2 - 7)
     sign = torch.randint(-1, 2, size.shape, generator=draw)
     return size * sign
 
@@ -170,3 +192,4 @@ def lost_fraction(ask: Ask) -> None:
     for nothing in (torch.zeros(4), torch.tensor([0.0, -0.0]), torch.zeros(2, 0), torch.zeros(())):
         _judge_nothing(ask, nothing)
     ask.compare(_layouts(), _right, (), read=_read)
+    _judge_large(ask, _gradient(2, shape=(350, 301)))

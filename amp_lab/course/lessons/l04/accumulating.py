@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from amp_lab.course.judging.ask import Ask
+from amp_lab.course.judging.describe import describe
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
@@ -26,10 +28,10 @@ class Net(torch.nn.Module):
     def __init__(self, size: float, *, idle: bool) -> None:
         super().__init__()
         self._size = size
-        self.weight = torch.nn.Parameter(torch.tensor([0.5, -0.75, 1.0]))
-        self.bias = torch.nn.Parameter(torch.tensor([0.25]))
-        if idle:
+        self.weight = torch.nn.Parameter(torch.tensor([[0.5, -0.75, 1.0]]))
+        if idle:  # between the others, so that a loop meets it on its way
             self.idle = torch.nn.Parameter(torch.tensor([1.0]))
+        self.bias = torch.nn.Parameter(torch.tensor(0.25))
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of the examples in `batch`, of shape (examples, 3)."""
@@ -42,6 +44,8 @@ class Story(NamedTuple):
     """One case: how many micro-batches of how many examples, at which scale.
 
     As a rule the loss is so small that FP16 loses its gradients, and the learning rate so large that weights move.
+    With `groups`, each parameter has a group and a learning rate of its own. `decay` is as large a weight decay as
+    gradients would be if the loss were not small.
     """
 
     micro_batches: int
@@ -52,11 +56,25 @@ class Story(NamedTuple):
     calls: int = 1
     groups: bool = False
     idle: bool = False
+    decay: float = 0.0
+    momentum: float = 0.0
 
-    @property
-    def learning_rate(self) -> float:
-        """How far a weight moves for a gradient of 1: as a rule, weights of about 1 move by about 1."""
-        return self.pace / self.loss_size
+    def learning_rate(self, name: str) -> float:
+        """Return how far a weight moves for a gradient of 1: as a rule, weights of about 1 move by about 1."""
+        share = 0.5 if self.groups and name == "bias" else 1.0
+        return share * self.pace / self.loss_size
+
+    def optimizer(self, named: Tensors) -> torch.optim.SGD:
+        """Make the optimizer for the parameters `named`."""
+        groups = [{"params": [each], "lr": self.learning_rate(name)} for name, each in named.items()]
+        if not self.groups:
+            groups = [{"params": list(named.values())}]
+        return torch.optim.SGD(
+            groups,
+            lr=self.learning_rate(""),
+            momentum=self.momentum,
+            weight_decay=self.decay * self.loss_size,
+        )
 
     def net(self) -> Net:
         """Make the network, the same each time."""
@@ -72,16 +90,21 @@ class Story(NamedTuple):
         )
 
     def want(self) -> Tensors:
-        """Return how far the weights move, by the formula of the gradient, in FP64."""
+        """Return how far the weights move, by the formulas of the gradient and of SGD, in FP64."""
         net = self.net()
-        start = torch.cat([net.bias.detach(), net.weight.detach()]).double()
+        start = torch.cat([net.bias.detach().reshape(1), net.weight.detach()[0]]).double()
+        rates = torch.tensor(
+            [self.learning_rate("bias"), *[self.learning_rate("weight")] * 3], dtype=torch.float64
+        )
         examples = torch.cat(self.batches()).double()
         x = torch.cat([torch.ones(len(examples), 1), examples], dim=1)
-        weights = start.clone()
+        weights, pace = start.clone(), torch.zeros(4, dtype=torch.float64)
         for _ in range(self.calls):
-            weights -= self.pace * 2 * (x @ weights) @ x / len(x)
+            gradient = 2 * (x @ weights) @ x / len(x) + self.decay * weights
+            pace = self.momentum * pace + gradient
+            weights -= rates * self.loss_size * pace
         moves = weights - start
-        moved: dict[str, torch.Tensor | None] = {"weight": moves[1:], "bias": moves[:1]}
+        moved: dict[str, torch.Tensor | None] = {"weight": moves[1:].reshape(1, 3), "bias": moves[0]}
         return moved | ({"idle": None} if self.idle else {})
 
 
@@ -92,8 +115,8 @@ class _Bench:
         self.net = story.net()
         self.named = dict(self.net.named_parameters())
         self._start = {name: each.detach().clone() for name, each in self.named.items()}
-        groups = [{"params": [each]} for each in self.named.values()] if story.groups else self.named.values()
-        self.optimizer = torch.optim.SGD(groups, lr=story.learning_rate)
+        self.optimizer = story.optimizer(self.named)
+        self._settings = self._read_settings()
         self.steps = 0
         self.optimizer.register_step_post_hook(self._count)
 
@@ -102,6 +125,36 @@ class _Bench:
 
     def moved(self) -> Tensors:
         return {name: each.detach().double() - self._start[name] for name, each in self.named.items()}
+
+    def changes(self) -> list[tuple[str, str, str]]:
+        """Return what is not as it was in model and optimizer, but for weights and gradients: place, now, before."""
+        now = self._read_settings()
+        places = [*self._settings, *(each for each in now if each not in self._settings)]
+        pairs = [(place, now.get(place), self._settings.get(place)) for place in places]
+        return [(place, describe(got), describe(want)) for place, got, want in pairs if not _alike(got, want)]
+
+    def _read_settings(self) -> dict[str, Any]:
+        groups = self.optimizer.param_groups
+        names = {id(each): name for name, each in self.named.items()}
+        settings: dict[str, Any] = {
+            "model.training": self.net.training,
+            "len(optimizer.param_groups)": len(groups),
+        }
+        settings |= {f"{name}.requires_grad": each.requires_grad for name, each in self.named.items()}
+        for number, group in enumerate(groups):
+            place = f"optimizer.param_groups[{number}]"
+            settings |= {f'{place}["{key}"]': value for key, value in group.items() if key != "params"}
+            settings[f'{place}["params"]'] = [
+                names.get(id(each), "another") for each in group.get("params", ())
+            ]
+        return settings
+
+
+def _alike(got: object, want: object) -> bool:
+    """Compare settings; what was divided and multiplied again may have another last digit."""
+    if type(got) is float and type(want) is float:
+        return math.isclose(got, want, rel_tol=1e-6)
+    return type(got) is type(want) and got == want
 
 
 def _play(answer: Answer, story: Story) -> Tensors:
@@ -120,9 +173,13 @@ def _divide(optimizer: torch.optim.Optimizer, divisor: float, *, groups: int | N
                 each.grad /= divisor
 
 
+def _mean_of_all(loss: torch.Tensor, batches: Batches) -> torch.Tensor:
+    return loss / len(batches)
+
+
 def _variant(
     *,
-    share: Callable[[torch.Tensor, Batches], torch.Tensor] = lambda loss, batches: loss / len(batches),
+    share: Callable[[torch.Tensor, Batches], torch.Tensor] = _mean_of_all,
     scale_loss: Callable[[torch.Tensor, float], torch.Tensor] = lambda loss, scale: loss * scale,
     after_each: Callable[[torch.optim.Optimizer, float], None] = lambda optimizer, scale: None,
     before_step: Callable[[torch.optim.Optimizer, float], None] = _divide,
@@ -141,6 +198,25 @@ def _variant(
             after_each(optimizer, scale)
         before_step(optimizer, scale)
         optimizer.step()
+
+    return answer
+
+
+def _lower_rate(*, by_scale: bool = True, by_number: bool = False) -> Answer:
+    """Return an answer that divides the learning rates in place of gradients, and puts them back."""
+
+    def answer(
+        batches: Batches, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scale: float
+    ) -> None:
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] /= (scale if by_scale else 1) * (len(batches) if by_number else 1)
+        rest = _variant(
+            share=_whole if by_number else _mean_of_all, before_step=_nothing if by_scale else _divide
+        )
+        rest(batches, model, optimizer, scale)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
     return answer
 
@@ -165,6 +241,11 @@ def _leaves_hooks_that_divide(
     _variant(share=_whole, before_step=_nothing)(batches, model, optimizer, scale)
 
 
+def _forget(optimizer: torch.optim.Optimizer, scale: float) -> None:
+    optimizer.state.clear()
+    _divide(optimizer, scale)
+
+
 def _nothing(optimizer: torch.optim.Optimizer, scale: float) -> None:
     pass
 
@@ -176,6 +257,11 @@ def _unscaled_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
 # At a scale of 4, what is divided by it twice still counts: it tells lost gradients from cleared ones.
 _PLAIN = (Story(4, 2, 2.0**16), Story(3, 5, 2.0**15), Story(3, 2, 4.0, loss_size=2.0**-10))
 _OTHERS = (Story(1, 4, 2.0**16), Story(5, 1, 50000.0), Story(2, 3, 2.0**17))
+_DECAY = (Story(4, 2, 2.0**16, decay=1.0), Story(3, 2, 2.0**15, decay=1.0, groups=True))
+_MOMENTUM = (
+    Story(3, 2, 2.0**16, pace=0.004, calls=2, momentum=0.9),
+    Story(2, 1, 2.0**16, pace=0.002, calls=3, momentum=0.5, decay=0.5),
+)
 _GROUPS = (Story(4, 2, 2.0**16, groups=True), Story(3, 3, 2.0**16, groups=True))
 _IDLE = (Story(2, 2, 2.0**16, idle=True), Story(3, 2, 2.0**16, groups=True, idle=True))
 _AGAIN = (
@@ -211,6 +297,10 @@ _MISCONCEPTIONS: tuple[tuple[str, Answer], ...] = (
     *(("scale-in-half", each) for each in _BY_HALF),
     ("hooks-left", _leaves_hooks),
     ("hooks-left", _leaves_hooks_that_divide),
+    ("momentum-lost", _variant(before_step=_forget)),
+    ("rate-for-scale", _lower_rate()),
+    ("rate-for-scale", _lower_rate(by_number=True)),
+    ("rate-for-scale", _lower_rate(by_scale=False, by_number=True)),
     (
         "first-group-only",
         _variant(before_step=lambda optimizer, scale: _divide(optimizer, scale, groups=1)),
@@ -222,13 +312,13 @@ class _Trial(NamedTuple):
     seen: Seen
     steps: int
     left: Tensors
-    learning_rates: list[float]
+    changes: list[tuple[str, str, str]]
 
 
 @checker("4.4")
 def accumulate(ask: Ask) -> None:
     """Ask story by story: how far did the weights move, in how many steps, and which gradients are left?"""
-    for stories in (_PLAIN, _OTHERS, _GROUPS, _AGAIN, _IDLE):
+    for stories in (_PLAIN, _OTHERS, _GROUPS, _AGAIN, _DECAY, _MOMENTUM, _IDLE):
         trials: list[_Trial] = []
         try:
             for story in stories:
@@ -246,13 +336,14 @@ def _see(ask: Ask, story: Story) -> _Trial:
     for _ in range(story.calls):
         ask(story.batches(), bench.net, bench.optimizer, story.scale, may_change=True)
     left = {f"{name}.grad": grad for name, grad in several.gradients(ask.call, bench.named).items()}
-    learning_rates = [group["lr"] for group in bench.optimizer.param_groups]
-    return _Trial(Seen(ask.call, story, bench.moved(), story.want()), bench.steps, left, learning_rates)
+    return _Trial(Seen(ask.call, story, bench.moved(), story.want()), bench.steps, left, bench.changes())
 
 
 def _judge(trials: Sequence[_Trial]) -> None:
     seen = [each.seen for each in trials]
     _recognise_steps(trials)
+    if any(each.story.idle for each in seen):
+        several.recognise(seen, (), _RTOL, unknown="idle-stops")  # all was right without such a parameter
     plays = [(diagnosis, partial(_play, answer)) for diagnosis, answer in _MISCONCEPTIONS]
     several.recognise(seen, plays, _RTOL, otherwise=_recognise_factor, unknown="wrong-step")
     for each in trials:
@@ -260,10 +351,19 @@ def _judge(trials: Sequence[_Trial]) -> None:
         if not several.near(each.left, zeros, 0.0):
             left = several.first_far(Seen(each.seen.call, each.seen.story, each.left, zeros), 0.0)
             raise Mistake("not-cleared", **left)
-        for rate in each.learning_rates:
-            want = each.seen.story.learning_rate
-            if rate != want:
-                raise Mistake("rate-changed", call=each.seen.call, got=f"{rate:g}", want=f"{want:g}")
+        _recognise_changes(each)
+
+
+def _recognise_changes(trial: _Trial) -> None:
+    """Say what is wrong although the weights are right."""
+    call, calls = trial.seen.call, trial.seen.story.calls
+    if not trial.steps:
+        raise Mistake("own-step", call=call, got="no step", want=f"{calls}")
+    if trial.steps != calls:
+        raise Mistake("steps-more", call=call, got=f"{trial.steps} steps", want=f"{calls}")
+    for place, got, want in trial.changes:
+        diagnosis = "rate-changed" if place.endswith('["lr"]') else "settings-changed"
+        raise Mistake(diagnosis, call=call, place=f"`{place}`", got=got, want=want)
 
 
 def _recognise_steps(trials: Sequence[_Trial]) -> None:
@@ -289,7 +389,9 @@ def _recognise_factor(trials: Sequence[Seen]) -> None:
     wrong = [each for each in trials if not several.near(each.got, each.want, _RTOL)]
     first = wrong[0]
     pairs = [(first.got[name], want) for name, want in first.want.items()]
-    ratios = torch.cat([got / want for got, want in pairs if got is not None and want is not None])
+    ratios = torch.cat(
+        [(got / want).flatten() for got, want in pairs if got is not None and want is not None]
+    )
     if ratios.max() - ratios.min() <= _RTOL * ratios[0].abs():
         raise Mistake("wrong-factor", **several.first_far(first, _RTOL), factor=f"{ratios[0].item():.3g}")
 
@@ -303,5 +405,11 @@ def _recognise_idle(call: str, story: Story, stopped: Exception) -> None:
 def _in_words(story: Story) -> str:
     what = "`micro_batches`" if story.micro_batches > 1 else "`micro_batch`"
     call = f"`accumulate(micro_batches, model, optimizer, {story.scale!r})`"
+    has = [
+        *(["momentum"] if story.momentum else []),
+        *(["weight decay"] if story.decay else []),
+        *(["several groups"] if story.groups else []),
+    ]
+    optimizer = f" and an optimizer with {' and '.join(has)}" if has else ""
     again = f", called {story.calls} times," if story.calls > 1 else ""
-    return f"{call} with {story.micro_batches} {what} of {story.examples} examples{again}"
+    return f"{call} with {story.micro_batches} {what} of {story.examples} examples{optimizer}{again}"

@@ -21,6 +21,7 @@ _MAX = 65504
 _MAX_OF_FP32 = torch.finfo(torch.float32).max
 _LOWEST, _HIGHEST = -24, 126
 _NOTHING = 65536.0
+_BY_ACCIDENT = {f"raised `{name}`" for name in ("AssertionError", "OverflowError", "ZeroDivisionError")}
 
 
 def _largest(grads: Grads) -> float:
@@ -101,8 +102,8 @@ def _constant(trials: Sequence[Trial]) -> None:
 def _capped(trials: Sequence[Trial]) -> None:
     """Recognise an answer that is right up to some largest scale, and never goes beyond it."""
     wrong = [trial for trial in trials if not expect.alike(trial.got, trial.want)]
-    same = {trial.got for trial in wrong}
-    if len(wrong) > 1 and len(same) == 1 and all(trial.got < trial.want for trial in wrong):
+    largest = max(trial.got for trial in trials)
+    if len(wrong) > 1 and all(trial.got == largest < trial.want for trial in wrong):
         raise Mistake("capped", **expect.first_wrong(wrong))
 
 
@@ -112,8 +113,11 @@ def _no_power(trials: Sequence[Trial]) -> None:
             raise Mistake("no-power-of-two", **expect.first_wrong([trial]))
 
 
-def _unclamped(trials: Sequence[Trial]) -> None:
-    """Show an answer that is above the largest scale as what it is, whatever it is."""
+def _at_the_ends(trials: Sequence[Trial]) -> None:
+    """Recognise tiny gradients that were taken for zero, and whatever is above the largest scale."""
+    for trial in trials:
+        if trial.got == _NOTHING != trial.want:
+            raise Mistake("tiny-taken-for-zero", **expect.first_wrong([trial]))
     for trial in trials:
         if trial.want == 2.0**_HIGHEST and trial.got > trial.want:
             raise Mistake("beyond-126", **expect.first_wrong([trial]))
@@ -195,6 +199,7 @@ _MANY = Region(
         ("smallest-maximum", lambda grads: _from_sizes(grads, lambda sizes: min(filter(None, sizes)))),
         ("mean-of-maxima", lambda grads: _from_sizes(grads, lambda sizes: sum(sizes) / len(sizes))),
         ("mean-of-maxima", lambda grads: _from_sizes(grads, sum)),
+        ("any-zero", lambda grads: _NOTHING if not all(map(torch.any, grads)) else _right(grads)),
     ),
     _instead,
 )
@@ -235,6 +240,8 @@ _EXTREMES = Region(
         (_tensors([3e5, -2e6]),),
         (_tensors([1e9]),),
         (_tensors([2e11]),),
+        (_tensors([1e12]), 1),
+        (_tensors([1.0, -_MAX * 2.0**24]), 1),  # exactly what 2^-24 allows
         (_tensors([1e-33]),),
         (_tensors([2.0**-113]),),
         (_tensors([1e-38, -1e-39]),),
@@ -246,7 +253,7 @@ _EXTREMES = Region(
         ("beyond-126", lambda *given: 2.0 ** _below(_MAX / _size(*given))),
         ("beyond-126", lambda *given: 2.0 ** min(_below(_MAX / _size(*given)), 127)),
     ),
-    _unclamped,
+    _at_the_ends,
 )
 
 
@@ -259,33 +266,46 @@ _NO_GRADIENT: tuple[Grads, ...] = (
 )
 
 
-def _refused() -> list[Grads]:
+def _refused() -> list[tuple[Any, ...]]:
     inf, nan = math.inf, math.nan
     bad = [[nan, 1e-3], [1e-3, inf], [-inf, 1e-3], [1e-3, nan, inf]]
     several_bad = [
-        ([1e-3, 0.5], [0.1, nan]),
+        ([1e-3, 0.02], [0.5, nan]),
         ([0.1, -inf], [0.5]),
         ([nan], [1e-3], [0.2]),
         ([0.0], [nan, 0.0]),
     ]
+    too_large = [
+        (_tensors([1e13, 1.0]),),
+        (_tensors([1.0], [-3e11]),),
+        *((_tensors([1e12]), headroom) for headroom in (1.2, 16)),
+        (_tensors([2.0**40]), 1),
+    ]
     return [
-        *(_tensors(each) for each in bad),
-        *(_tensors(*each) for each in several_bad),
-        _tensors([1e13, 1.0]),
+        *((_tensors(each),) for each in bad),
+        *((_tensors(*each),) for each in several_bad),
+        *too_large,
     ]
 
 
 @checker("4.2")
 def pick_scale(ask: Ask) -> None:
     """Ask for plain gradients first, then with signs, in several tensors, with other headroom; then for the edges."""
+    ask.in_words = _in_words
     for region in _REGIONS:
-        ask.compare(
-            region.cases, _right, region.misconceptions, read=expect.number, otherwise=region.otherwise
-        )
+        try:
+            ask.compare(
+                region.cases, _right, region.misconceptions, read=expect.number, otherwise=region.otherwise
+            )
+        except Contained as contained:
+            raised = several.known_error(contained)
+            if region is not _EXTREMES or type(contained.error) is not ValueError or raised is None:
+                raise
+            raise Mistake("refuses-too-much", call=ask.call, got=f"raised `{raised}`") from None
     for grads in _NO_GRADIENT:
         _ask_without_gradient(ask, grads)
-    for grads in _refused():
-        ask.refuses(ValueError, grads)
+    for case in _refused():
+        _ask_for_a_refusal(ask, *case)
 
 
 def _ask_without_gradient(ask: Ask, grads: Grads) -> None:
@@ -300,3 +320,44 @@ def _ask_without_gradient(ask: Ask, grads: Grads) -> None:
     number = expect.number(ask.call, got, _NOTHING)
     if number != _NOTHING:
         raise Mistake("no-gradient", call=ask.call, got=f"returned {describe(number)}", want=_NOTHING)
+
+
+def _ask_for_a_refusal(ask: Ask, grads: Grads, *headroom: float) -> None:
+    """Ask for what no scale suits, and name what lets it pass."""
+    try:
+        ask.refuses(ValueError, grads, *headroom)
+    except Mistake as mistake:
+        got = mistake.observed.get("got")
+        if mistake.diagnosis == "not-refused" and (diagnosis := _passed_over(grads, str(got))):
+            raise Mistake(diagnosis, call=ask.call, got=got) from None
+        raise
+
+
+def _passed_over(grads: Grads, got: str) -> str | None:
+    if got in _BY_ACCIDENT:
+        return "other-error"
+    if not got.startswith("returned ") or any(each.isinf().any() for each in grads):
+        return None
+    if all(each.isfinite().all() for each in grads):
+        return "too-large" if _is_number(got.removeprefix("returned ")) else None
+    # The scale that suits all numbers but the NaN, or all tensors but the one with the NaN in it.
+    rest = ([each[each.isfinite()] for each in grads], [each for each in grads if each.isfinite().all()])
+    suits = {
+        _right(kept) if any(map(torch.any, kept)) else _NOTHING
+        for kept in ([each for each in some if each.numel()] for some in rest)
+    }
+    return "nan-lost" if got in {f"returned {describe(each)}" for each in suits} else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _in_words(grads: Grads, *headroom: float) -> str:
+    """Return the call without the dtype, which is FP32 always, or a list of tensors gets too long to be read."""
+    tensors = ", ".join(describe(each).replace(f", dtype={each.dtype}", "") for each in grads)
+    return f"`pick_scale({', '.join([f'[{tensors}]', *map(describe, headroom)])})`"

@@ -40,14 +40,15 @@ QUIZ = (
                 "becomes zero.",
             ),
             Option(
-                "2^10: half of what the smallest would need.",
-                "That lifts 2^-45 to 2^-35, which is zero still, and leaves room unused at the upper end. It is no "
-                "compromise: the larger the scale, the fewer are lost.",
+                "2^10: a compromise, with half the exponent of 2^21.",
+                "That lifts 2^-45 to 2^-35, which is zero still, and leaves room unused at the upper end. There is "
+                "nothing to be gained by it: the larger the scale, the fewer are lost.",
             ),
             Option(
                 "None: a scale moves the window, but makes it no wider.",
                 "From 2^-24 to 2^15 there are 40 powers of two, and these gradients need 43. One takes the largest "
-                "scale that is safe, and lets the smallest go; they hardly move a weight.",
+                "scale that is safe. What is lost then does little harm as long as it is the smallest of a layer; a "
+                "layer that loses all of them learns nothing, nor do those behind it.",
                 right=True,
             ),
         ),

@@ -11,7 +11,8 @@ SCALED_BACKWARD = Exercise(
         "Gradients get lost on the way *back*, inside the network, so multiply before the walk back begins: the loss. Divide when "
         "the gradients have arrived in FP32. And only what arrived just now may be divided: keep it apart from what was there.",
         "`loss * scale` is a new tensor with its own `.backward()`. `backward` adds to `.grad` *in place*: another name for the "
-        "old tensor is no copy. Set `.grad = None` first and `backward` makes a new tensor; or let `torch.autograd.grad(..., "
+        "old tensor is no copy. Set `.grad = None` first and `backward` makes a new tensor, or none where the loss does not lead: then "
+        "the old one goes back as it was. Or let `torch.autograd.grad(..., "
         "allow_unused=True)` return the gradients and leave `.grad` alone.",
         "Three loops: put all old `.grad` into a list and set them to `None`; call `backward` on the scaled loss; then, for each "
         "parameter, divide `.grad` by `scale` and add the old one. Mind the two cases of `None`: nothing arrived, nothing was there.",
@@ -104,10 +105,29 @@ SCALED_BACKWARD = Exercise(
             "After {call}, {place} is {got}; it should be {want}. The first call was right, but it left its hooks on the parameters, and "
             "in the next call they divide once more. `register_hook` returns a handle: call its `.remove()`.",
         ),
+        "scale-ignored": Diagnosis(
+            "After {call}, {place} is {got}; it should be {want}. Your code takes a scale of its own. It did where many scales do; here "
+            "only the one that is given brings the gradients into FP16's range.",
+            hint=1,
+        ),
+        "idle-lost": Diagnosis(
+            "After {call}, {place} is {got}; it should be {want}. The loss does not depend on `idle`, so no gradient arrives, and `.grad` "
+            "stays `None`, or zero, as you left it. But something was in it before: put that back here, too.",
+            hint=2,
+        ),
+        "idle-stops": Diagnosis(
+            "After {call}, {place} is {got}; it should be {want}. Without `idle`, on which the loss does not depend, your code does it "
+            "right. Does a loop end there? `continue` passes over one parameter, `break` over all that come after it.",
+            hint=2,
+        ),
         "idle-crashes": Diagnosis(
             "{call} failed: {got}. The loss does not depend on `idle`, so there is no gradient for it: its `.grad` stays as it was, "
             "perhaps `None`. Real networks have such parameters; leave them out.",
             hint=2,
+        ),
+        "frozen": Diagnosis(
+            "{call} left {got} behind: there the parameter stays as it is for the rest of the training. `.grad` can be changed without it, or "
+            "under `torch.no_grad()`.",
         ),
         "loss-changed": Diagnosis(
             "{call} changed the loss in place: it was {want} and is {got} now. The caller prints it next. `loss *= scale` writes into the "
@@ -138,8 +158,8 @@ PICK_SCALE = Exercise(
         "the headroom in it, and go down to a power of two. The special cases come before the division.",
         "`.abs().max().item()` of each tensor, then the largest of these. `math.frexp(x)` returns m and e with x = m × 2^e and m "
         "from ½ to just below 1; `math.floor(math.log2(x))` is the exponent below, too. `.isfinite().all()` finds infinity and NaN. "
-        "Python's `max` of numbers is not to be trusted with a NaN.",
-        "For each tensor: raise if not all is finite, else remember the largest size. None other than zero: 65536.0. Otherwise "
+        "Python's `max` of numbers is not to be trusted with a NaN. Zero is what is `== 0`: `allclose` takes tiny numbers for zero, too.",
+        "For each tensor: raise if not all is finite, else remember the largest size. If that is zero: 65536.0. Otherwise "
         "`ratio = 65504 / (<headroom times largest>)`, k is the exponent of the power of two at or below it, no more than 126; "
         "raise if k is below −24.",
     ),
@@ -223,6 +243,11 @@ PICK_SCALE = Exercise(
             "with it the largest overflow. Of the scales of several tensors the lowest is safe.",
             hint=1,
         ),
+        "any-zero": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. One of the tensors is all zeros, but the others are not: {got} is only for "
+            "the case that all of them are.",
+            hint=1,
+        ),
         "mean-of-maxima": Diagnosis(
             "{call} returned {got}; the right answer is {want}. The largest sizes of the tensors were added or averaged; the largest "
             "of them decides alone.",
@@ -272,15 +297,40 @@ PICK_SCALE = Exercise(
             "scale: the limit is 2^126.",
             hint=1,
         ),
+        "tiny-taken-for-zero": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. {got} is for gradients that are *all zero*. These are tiny, but not zero: "
+            "were they compared with a small number, with a tolerance (`allclose`), in FP16, or as squares?",
+            hint=2,
+        ),
         "beyond-126": Diagnosis(
             "{call} returned {got}; the right answer is {want}, which is 2^126: the inverse of a larger power of two is no normal FP32 "
             "number, and gradients unscaled with it would be lost.",
             hint=2,
         ),
         "no-gradient": Diagnosis(
-            "{call} {got}; the right answer is {want}. No gradient is other than zero, so there is nothing to divide by and no scale "
-            "to prefer: give the usual one.",
+            "{call} {got}; the right answer is {want}. All gradients are zero, or there are none, so there is nothing to divide by and no "
+            "scale to prefer: give the usual one.",
             hint=1,
+        ),
+        "nan-lost": Diagnosis(
+            "{call} {got}, as if there were no NaN; it should raise a `ValueError`. A NaN gets lost in Python's `max`, since every "
+            "comparison with it is `False` (`max(0.0, nan)` is 0.0), and `nan_to_num` hides it. Ask every tensor before.",
+            hint=2,
+        ),
+        "refuses-too-much": Diagnosis(
+            "{call} {got}. But a scale from 2^−24 to 2^126 suits these gradients, with their headroom. Refuse what is not finite, and what "
+            "is too much even times 2^−24; nothing else.",
+            hint=1,
+        ),
+        "too-large": Diagnosis(
+            "{call} {got}; it should raise a `ValueError`. Times even 2^−24, the lowest scale that is allowed, the largest gradient with "
+            "its headroom is beyond 65504. To stop there is no answer, nor to go lower.",
+            hint=1,
+        ),
+        "other-error": Diagnosis(
+            "{call} {got}; a `ValueError` is asked for, with a message that helps. What you got comes from an `assert`, which "
+            "`python -O` leaves out, or from a step that such gradients do not survive: test them first, with `if`.",
+            hint=2,
         ),
     },
     why=(
@@ -313,7 +363,7 @@ CLIP_SCALED = Exercise(
         ),
         "not-clipped": Diagnosis(
             "After {call}, {place} is {got}; it should be {want}. The gradients are unscaled, but longer than `max_norm`: they were not "
-            "clipped, or were compared with a `max_norm` that was scaled while they no longer were.",
+            "clipped, or were compared with a limit that is larger: a `max_norm` that was scaled, say, while they no longer were.",
             hint=2,
         ),
         "clips-before-unscaling": Diagnosis(
@@ -367,7 +417,17 @@ CLIP_SCALED = Exercise(
         ),
         "other-norm": Diagnosis(
             "After {call}, {place} is {got}; it should be {want}. The length was not measured as the root of the sum of all squares: "
-            "norms do not add up, and neither the longest nor the first says how long all are together.",
+            "norms do not add up, a mean is no sum, and neither the longest nor the first says how long all are together.",
+            hint=2,
+        ),
+        "matrix-norm": Diagnosis(
+            "After {call}, {place} is {got}; it should be {want}. Of a matrix, `torch.linalg.norm(..., 2)` is the largest singular value, "
+            "not the root of the sum of all squares. `.norm()` without a 2 is, and `torch.linalg.vector_norm`.",
+            hint=2,
+        ),
+        "shape-crashes": Diagnosis(
+            "{call} {got}. Gradients have as many dimensions as their weights: two for a matrix, none for a single number. `.flatten()` "
+            "each before you put them together, or square each and take its `.sum()`.",
             hint=2,
         ),
         "unscales-in-half": Diagnosis(
@@ -415,6 +475,16 @@ CLIP_SCALED = Exercise(
         ),
         "idle-crashes": Diagnosis(
             "{call} {got}. The parameter `idle` has no gradient, its `.grad` is `None`: the loss does not depend on it. Pass over it.",
+            hint=2,
+        ),
+        "idle-stops": Diagnosis(
+            "After {call}, {place} is {got}; it should be {want}. Without `idle`, whose `.grad` is `None`, your code does it right. Pass "
+            "over such a parameter with `continue`, or `if`; a `break` forgets all that come after it.",
+            hint=2,
+        ),
+        "frozen": Diagnosis(
+            "{call} left {got} behind: the next backward pass would give it no gradient. To change `.grad` takes no such switch; it has "
+            "no graph behind it.",
             hint=2,
         ),
         "weights-changed": Diagnosis(
@@ -483,6 +553,16 @@ ACCUMULATE = Exercise(
             "ended after it.",
             hint=1,
         ),
+        "own-step": Diagnosis(
+            "{call} moved the weights as it should, but the optimizer took {got}. To move them by hand, or with another optimizer, passes "
+            "over its momentum, its weight decay and the learning rates of its groups: call its `step()`.",
+            hint=2,
+        ),
+        "steps-more": Diagnosis(
+            "{call} took {got} of the optimizer, where {want} is right. The weights are right only because nothing was left to move them; "
+            "with momentum, and zeros for gradients, they would have moved again.",
+            hint=1,
+        ),
         "steps-too-often": Diagnosis(
             "{call} took {got} of the optimizer, and the weights are not where one step leads. Every micro-batch after the first "
             "saw other weights: step once, after the loop.",
@@ -530,8 +610,27 @@ ACCUMULATE = Exercise(
             "{call} moved {place} by {got}; it should move by {want}. The first call was right, but it left its hooks on the "
             "parameters, and in the next call they divide once more. `register_hook` returns a handle with a `.remove()`.",
         ),
+        "momentum-lost": Diagnosis(
+            "{call} moved {place} by {got}; it should move by {want}. That is a step without the momentum of the call before: the optimizer "
+            "keeps it in its `state`, which is to stay.",
+        ),
+        "rate-for-scale": Diagnosis(
+            "{call} moved {place} by {got}; it should move by {want}. The learning rate was lowered in place of the gradients. That comes "
+            "to the same only for the simplest SGD: weight decay is added to *gradients*, and so came out too small.",
+            hint=1,
+        ),
+        "idle-stops": Diagnosis(
+            "{call} moved {place} by {got}; it should move by {want}. Without `idle`, which gets no gradient, your code does it right. "
+            "Pass over it with `continue`, or `if`; with a `break` the parameters behind it are forgotten.",
+            hint=2,
+        ),
+        "settings-changed": Diagnosis(
+            "{call} left {place} at {got}; it was {want}. Weights and gradients are right, but the next call would find another model or "
+            "optimizer. Change nothing but these, or put it back.",
+            hint=2,
+        ),
         "rate-changed": Diagnosis(
-            "{call} left the optimizer with a learning rate of {got}; it was {want}. The weights moved as they should, but the next step "
+            "{call} left {place} at {got}; it was {want}. The weights moved as they should, but the next step "
             "would not: unscale the gradients, or put the rate back.",
             hint=2,
         ),
@@ -556,7 +655,7 @@ ACCUMULATE = Exercise(
 LESSON = Lesson(
     slug="04_static_loss_scaling",
     title="Static loss scaling",
-    minutes=65,
+    minutes=75,
     difficulty="medium",
     needs="lesson 03",
     exercises=(SCALED_BACKWARD, PICK_SCALE, CLIP_SCALED, ACCUMULATE),

@@ -17,6 +17,7 @@ from amp_lab.course.lessons.l04.several import Seen, Tensors
 
 _RTOL = 1e-5
 Numbers = tuple[float, ...]
+Shape = tuple[int, ...]
 Answer = Callable[[torch.Tensor, list[torch.Tensor], float], Any]
 
 
@@ -37,21 +38,25 @@ class Story(NamedTuple):
     idle: bool = False
     idle_before: Numbers | None = None
     calls: int = 1
+    w_shape: Shape = (4,)
+    b_shape: Shape = (2,)
+
+    def before(self) -> Tensors:
+        """Return what `.grad` holds at first."""
+        held = {
+            "w.grad": _tensor(self.w_before, self.w_shape),
+            "b.grad": _tensor(self.b_before, self.b_shape),
+        }
+        return held | ({"idle.grad": _tensor(self.idle_before, ())} if self.idle else {})
 
     def want(self) -> Tensors:
         """Return the right gradients, computed without PyTorch's autograd."""
-        gradients = {
-            "w.grad": (self.w_before, [u * x for u, x in zip(self.upstream, self.x, strict=True)]),
-            "b.grad": (self.b_before, list(self.slope)),
-        }
-        right: dict[str, torch.Tensor | None] = {
-            name: torch.tensor(
-                [self.calls * g + o for g, o in zip(new, old or [0.0] * len(new), strict=True)]
-            )
-            for name, (old, new) in gradients.items()
-        }
-        if self.idle:
-            right["idle.grad"] = _tensor(self.idle_before)
+        of_w = tuple(u * x for u, x in zip(self.upstream, self.x, strict=True))
+        new = {"w.grad": _tensor(of_w, self.w_shape), "b.grad": _tensor(self.slope, self.b_shape)}
+        right: dict[str, torch.Tensor | None] = {}
+        for name, old in self.before().items():
+            fresh = new.get(name)
+            right[name] = old if fresh is None else self.calls * fresh + (0 if old is None else old)
         return right
 
 
@@ -59,21 +64,17 @@ class _Net:
     """The parameters of a story, fresh, and its loss."""
 
     def __init__(self, story: Story) -> None:
-        self._story = story
-        self.w = _parameter((1.0, -2.0, 0.5, 3.0), story.w_before)
-        self.b = _parameter((0.25, -1.0), story.b_before)
-        self.named = {"w.grad": self.w, "b.grad": self.b}
-        if story.idle:
-            self.named = {
-                "w.grad": self.w,
-                "idle.grad": _parameter((1.0,), story.idle_before),
-                "b.grad": self.b,
-            }
+        self._story, before = story, story.before()
+        self.w = _parameter((1.0, -2.0, 0.5, 3.0), story.w_shape, before["w.grad"])
+        self.b = _parameter((0.25, -1.0)[: len(story.slope)], story.b_shape, before["b.grad"])
+        idle = {"idle.grad": _parameter((1.0,), (), before["idle.grad"])} if story.idle else {}
+        self.named = {"w.grad": self.w, **idle, "b.grad": self.b}  # so that a loop meets `idle` on its way
 
     def loss(self) -> torch.Tensor:
-        x, upstream, slope = (
-            torch.tensor(each) for each in (self._story.x, self._story.upstream, self._story.slope)
+        x, upstream = (
+            torch.tensor(each).reshape(self._story.w_shape) for each in (self._story.x, self._story.upstream)
         )
+        slope = torch.tensor(self._story.slope).reshape(self._story.b_shape)
         product = self.w.half() * x.half()
         return (product.float() * upstream).sum() + (self.b * slope).sum()
 
@@ -81,13 +82,13 @@ class _Net:
         return [number for each in self.named.values() for number in each.detach().flatten().tolist()]
 
 
-def _tensor(numbers: Numbers | None) -> torch.Tensor | None:
-    return None if numbers is None else torch.tensor(numbers)
+def _tensor(numbers: Numbers | None, shape: Shape) -> torch.Tensor | None:
+    return None if numbers is None else torch.tensor(numbers).reshape(shape)
 
 
-def _parameter(numbers: Numbers, gradient: Numbers | None) -> torch.Tensor:
-    parameter = torch.nn.Parameter(torch.tensor(numbers))
-    parameter.grad = _tensor(gradient)
+def _parameter(numbers: Numbers, shape: Shape, gradient: torch.Tensor | None) -> torch.Tensor:
+    parameter = torch.nn.Parameter(torch.tensor(numbers).reshape(shape))
+    parameter.grad = gradient
     return parameter
 
 
@@ -121,6 +122,11 @@ def _as_it_is(value: torch.Tensor, scale: float) -> torch.Tensor:
 
 def _half_scale(scale: float) -> torch.Tensor:
     return torch.tensor(scale).half()
+
+
+def _always(fixed: float) -> Answer:
+    """Return what takes a scale of its own instead of the one that it is given."""
+    return _backward(loss=lambda loss, scale: loss * fixed, after=lambda grad, scale: grad / fixed)
 
 
 def _clears(loss: torch.Tensor, parameters: list[torch.Tensor], scale: float) -> None:
@@ -161,8 +167,10 @@ class _Region(NamedTuple):
 
     stories: tuple[Story, ...]
     misconceptions: tuple[tuple[str, Answer], ...]
+    unknown: str = "wrong-gradient"
 
 
+_SCALE_IGNORED = tuple(("scale-ignored", _always(2.0**k)) for k in range(1, 25))
 _UP = (1.5 * 2**-26, -(2.0**-27), 2.0**-12, 3 * 2.0**-28)
 _X = (1024.0, 512.0, 1.0, 256.0)
 _SLOPE = (0.25, -3 * 2.0**-10)
@@ -196,6 +204,7 @@ _PLAIN = _Region(
                 after=lambda grad, scale: grad / _half_scale(scale),
             ),
         ),
+        *_SCALE_IGNORED,
     ),
 )
 _ADDED = _Region(
@@ -230,7 +239,18 @@ _SMALL = _Region(
         ("unscales-in-half", _backward(after=lambda grad, scale: (grad.half() / scale).float())),
         ("unscales-in-half", _backward(after=lambda grad, scale: (grad / scale).half().float())),
         ("unscales-in-half", _backward(after=lambda grad, scale: (grad.half() * (1 / scale)).float())),
+        *_SCALE_IGNORED,
     ),
+)
+_GIVEN = _Region(
+    (
+        # Only the scale that is given fits: with the usual ones all of these are lost, or infinite.
+        Story(
+            2.0**24, (2.0**-42, -(2.0**-43), 2.0**-44, 2.0**-45), (1024.0, 512.0, 64.0, 256.0), (0.5, 3e-6)
+        ),
+        Story(2.0**-6, (2.0**14, -(2.0**15), 3 * 2.0**13, 2.0**14), (1.0, 0.5, 0.25, 2.0), (3.0, 0.7)),
+    ),
+    _SCALE_IGNORED,
 )
 _OTHERS = _Region(
     (
@@ -239,22 +259,24 @@ _OTHERS = _Region(
         ),
         Story(1.0, (0.5, -0.25, 2.0, 1.0), (1.0, 2.0, 0.5, 4.0), (3.0, 0.7), (1.0, 1.0, 1.0, 0.5)),
         Story(0.125, (8.0, -16.0, 2.0, 1.0), (1.0, 2.0, 0.5, 4.0), (3.0, 0.7)),
+        Story(2.0**10, _UP, _X, (0.25,), _W_BEFORE, (-0.75,), w_shape=(2, 2), b_shape=()),
     ),
-    (),
+    _SCALE_IGNORED,
 )
 _IDLE = _Region(
     (
         Story(2.0**10, _UP, _X, _SLOPE, idle=True),
         Story(2.0**12, _UP, _X, _SLOPE, _W_BEFORE, idle=True, idle_before=(0.5,)),
     ),
-    (),
+    (("idle-lost", _keeps(lambda old, fresh, scale: old + fresh / scale)),),
+    unknown="idle-stops",
 )
 
 
 @checker("4.1")
 def scaled_backward(ask: Ask) -> None:
     """Ask story by story, and look at what is in `.grad` afterwards, at the weights and at the loss."""
-    for region in (_PLAIN, _ADDED, _AGAIN, _SMALL, _OTHERS, _IDLE):
+    for region in (_PLAIN, _ADDED, _AGAIN, _SMALL, _GIVEN, _OTHERS, _IDLE):
         trials: list[Seen] = []
         try:
             for story in region.stories:
@@ -268,7 +290,7 @@ def scaled_backward(ask: Ask) -> None:
 
 def _judge(trials: Sequence[Seen], region: _Region) -> None:
     plays = [(diagnosis, partial(_play, answer)) for diagnosis, answer in region.misconceptions]
-    several.recognise(trials, plays, _RTOL, otherwise=_recognise_untouched, unknown="wrong-gradient")
+    several.recognise(trials, plays, _RTOL, otherwise=_recognise_untouched, unknown=region.unknown)
 
 
 def _see(ask: Ask, story: Story) -> Seen:
@@ -284,6 +306,9 @@ def _see(ask: Ask, story: Story) -> Seen:
     if net.weights() != weights:
         got, want = next((got, want) for got, want in zip(net.weights(), weights, strict=True) if got != want)
         raise Mistake("weights-changed", call=ask.call, got=got, want=want)
+    for name, each in net.named.items():
+        if not each.requires_grad:
+            raise Mistake("frozen", call=ask.call, got=f"`{name[:-5]}.requires_grad = False`")
     return Seen(ask.call, story, several.gradients(ask.call, net.named), story.want())
 
 
@@ -292,19 +317,15 @@ def _in_words(story: Story) -> str:
     call = f"`scaled_backward(loss, {names}, {story.scale!r})`"
     if story.calls > 1:
         return f"{call} (called {story.calls} times with the same parameters)"
+    if story.b_shape == ():
+        call += " (`w` is a matrix and `b` a single number)"
     return f"{call} (with gradients there already)" if story.w_before or story.b_before else call
 
 
 def _recognise_untouched(trials: Sequence[Seen]) -> None:
     """Recognise an answer that left every `.grad` as it was, and perhaps returned the gradients."""
     first = trials[0]
-    untouched = all(
-        several.near(
-            each.got, {"w.grad": _tensor(each.story.w_before), "b.grad": _tensor(each.story.b_before)}, 0
-        )
-        for each in trials
-    )
-    if untouched:
+    if all(several.near(each.got, each.story.before(), 0) for each in trials):
         raise Mistake("left-alone", **several.first_far(first, _RTOL))
 
 

@@ -16,7 +16,9 @@ from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Misconceptions, Mistake, Trial
 from amp_lab.course.judging.guard import Contained
 from amp_lab.course.lessons.l05 import random_runs
-from amp_lab.course.lessons.l05.runs import Net, Run, listed, play, scale_of, slopes_with
+from amp_lab.course.lessons.l05.finished import SCALERS, Watch
+from amp_lab.course.lessons.l05.given import ForgetfulScaler
+from amp_lab.course.lessons.l05.runs import SLOPES, Net, Run, listed, play, scale_of, slopes_with
 
 _INF, _NAN = math.inf, math.nan
 _SETTINGS: dict[str, Any] = {
@@ -25,7 +27,6 @@ _SETTINGS: dict[str, Any] = {
     "backoff_factor": 0.25,
     "growth_interval": 3,
 }
-_FINISHED = ("torch.", "amp_lab.")  # packages that have a scaler to offer
 _KINDS = (_INF, -_INF, _NAN)
 _PLACES = ((0, 0), (0, 2), (1, 0), (1, 1))  # parameter, element
 
@@ -44,16 +45,17 @@ class Bench:
         self._ask = ask
         self.net = Net()
         self.scaler = ask(**(_SETTINGS | settings))
-        _refuse_finished(ask.call, self.scaler)
         self.current = settings.get("init_scale", _SETTINGS["init_scale"])
 
     def backward(self, slopes: Sequence[Sequence[float]] | None = None) -> tuple[torch.Tensor, ...]:
         """Leave the scaled gradients, and return what the weights are."""
-        self.net.optimizer.zero_grad()
-        loss = self.net.loss() if slopes is None else self.net.loss(slopes)
         self._ask.call = "`scaler.scale(loss).backward()`"
-        self._ask.run(lambda: self.scaler.scale(loss).backward())
+        self._ask.run(self._backward, SLOPES if slopes is None else slopes)
         return self.net.weights()
+
+    def _backward(self, slopes: Sequence[Sequence[float]]) -> None:
+        self.net.optimizer.zero_grad()
+        self.scaler.scale(self.net.loss(slopes)).backward()
 
     def call(self, words: str, method: str) -> None:
         """Call a method with the optimizer; `words` tell when. Nothing but `step` may change a weight."""
@@ -77,27 +79,22 @@ class Bench:
 @checker("5.3")
 def loss_scaler(ask: Ask) -> None:
     """Try one method after the other, then whole runs, and at last random runs beside PyTorch's scaler."""
-    ask.in_words = _in_words
+    ask.in_words, ask.around = _in_words, Watch(ask, *SCALERS, ForgetfulScaler)
     _try_scale(ask)
     _try_unscale(ask)
     _try_step(ask)
     _try_overflow(ask)
+    _try_gradients_of_overflow(ask)
     _try_what_counts(ask)
     for group in GROUPS:
         _try_runs(ask, group)
+    for all_of_it, count in LONG_RUNS:
+        _try_long_run(ask, all_of_it, count)
     random_runs.compare_with_torch(ask)
 
 
 def _in_words(**settings: Any) -> str:
     return f"`LossScaler({', '.join(f'{name}={value!r}' for name, value in settings.items())})`"
-
-
-def _refuse_finished(call: str, scaler: Any) -> None:
-    """Refuse a scaler that inherits from a finished one, or keeps one."""
-    kept = [type(each) for each in getattr(scaler, "__dict__", {}).values()]
-    for each in (*type(scaler).__mro__, *kept):
-        if each.__module__.startswith(_FINISHED) and each.__name__.endswith("Scaler"):
-            raise Mistake("finished-inside", call=call, got=f"`{each.__module__}.{each.__name__}`")
 
 
 # --- scale ---
@@ -110,7 +107,6 @@ def _try_scale(ask: Ask) -> None:
         (1024.0, 100.0, torch.float16),
     ):
         scaler = ask(**(_SETTINGS | {"init_scale": scale}))
-        _refuse_finished(ask.call, scaler)
         weight = torch.nn.Parameter(torch.tensor(value))
         loss = weight.to(dtype) * 1
         ask.call = f"`scaler.scale(loss)` with the scale {scale} and the loss {describe(loss)}"
@@ -130,6 +126,7 @@ def _judge_scaled(ask: Ask, got: Any, loss: torch.Tensor, weight: torch.nn.Param
         raise Mistake("scales-in-place", call=call, got=describe(loss), want=describe(before))
     if (
         type(got) is torch.Tensor
+        and (got.layout, got.device) == (loss.layout, loss.device)
         and loss.dtype == torch.float16
         and (got.dtype == loss.dtype or got.isinf().all())
     ):
@@ -144,7 +141,7 @@ def _judge_scaled(ask: Ask, got: Any, loss: torch.Tensor, weight: torch.nn.Param
             raise Mistake(diagnosis, call=call, **shown)
     expect.tensor(call, got, want)
     if got.requires_grad:
-        ask.call = f"{call}, then `backward()`,"
+        ask.call = f"{call} and `backward()` after it"
         ask.run(got.backward)
     if weight.grad is None:
         raise Mistake("graph-lost", call=call, got=f"`requires_grad={got.requires_grad}`")
@@ -283,20 +280,60 @@ def _explain_missed(missed: dict[tuple[float, tuple[int, int]], tuple[str, torch
     raise Mistake("looks-at-some", **shown)
 
 
+def _try_gradients_of_overflow(ask: Ask) -> None:
+    """Look at the gradients of a step that is skipped: unscaled as always, with the infinity still in them."""
+    for kind in _KINDS:
+        for place in _PLACES:
+            slopes = slopes_with(kind, *place)
+            for method in ("unscale_", "step"):
+                bench = Bench(ask)
+                bench.backward(slopes)
+                words = f" with the gradients {_shown(bench.net.grads()[:2])}"
+                bench.call(words, method)
+                _judge_overflowed(ask.call, bench.net, slopes)
+                if method == "unscale_":
+                    bench.call(f" after `unscale_`{words}", "step")
+                    _judge_overflowed(ask.call, bench.net, slopes)
+
+
+def _judge_overflowed(call: str, net: Net, slopes: Sequence[Sequence[float]]) -> None:
+    want = list(map(torch.tensor, slopes))
+    for got, right in zip(net.grads(), want, strict=False):
+        if not _alike(got, right):
+            name = "hides-overflow" if _hides(got, right) else "left-scaled-after-overflow"
+            raise Mistake(name, call=call, got=describe(got), want=describe(right))
+
+
+def _hides(got: torch.Tensor | None, right: torch.Tensor) -> bool:
+    """Return whether an infinity or NaN is no longer what it was."""
+    if got is None or got.layout is not right.layout or got.shape != right.shape:
+        return True
+    bad = ~right.isfinite()
+    return not expect.alike(got[bad], right[bad])
+
+
 def _try_what_counts(ask: Ask) -> None:
     """Try large finite gradients, which are no overflow, and an infinity that is clipped before the step."""
-    bench = Bench(ask)
-    bench.backward(slopes_with(2.0**70))
-    bench.call(f" with the gradients {_shown(bench.net.grads()[:2])}", "step")
-    if not bench.net.steps:
-        raise Mistake("skips-finite", call=ask.call, got="skipped")
+    _expect_step(Bench(ask), ask, slopes_with(2.0**70))  # its square is infinite
+    bench = Bench(ask, init_scale=1.0)
+    with torch.no_grad():
+        bench.net.used[0].mul_(2.0**-10)  # so that the loss is finite, too
+    _expect_step(bench, ask, [[3e38, 3e38, 3.0], [0.75, -1.5]])  # their sum is infinite
     bench = Bench(ask)
     bench.backward(slopes_with(_INF))
     bench.call("", "unscale_")
+    _judge_overflowed(ask.call, bench.net, slopes_with(_INF))
     torch.nn.utils.clip_grad_value_(bench.net.used, 1.0)
     bench.call(" after `unscale_` found an infinity and `clip_grad_value_` made 1 of it", "step")
     if bench.net.steps:
         raise Mistake("looks-again", call=ask.call, got=describe(bench.net.weights()[0]))
+
+
+def _expect_step(bench: Bench, ask: Ask, slopes: Sequence[Sequence[float]]) -> None:
+    bench.backward(slopes)
+    bench.call(f" with the gradients {_shown(bench.net.grads()[:2])}", "step")
+    if not bench.net.steps:
+        raise Mistake("skips-finite", call=ask.call, got="skipped")
 
 
 # --- update, and several optimizers ---
@@ -313,18 +350,25 @@ def simulate(
     kept: frozenset[str] = frozenset(),
     each: frozenset[str] = frozenset(),
     leaks: bool = False,
+    once: bool = False,
+    need_all: bool = False,
     seen: slice = slice(None),
 ) -> Run:
     """Follow the rule through a pattern as somebody does who has the things wrong that the keywords say.
 
     `kept`: what is not reset: the count at an "overflow" or a "growth", what was "found" at an update. `each`: what
     is done once for each optimizer: "backoff", "count", and with "sum" all of the latter at once. `leaks`: an overflow
-    keeps other optimizers from their step. `seen`: which optimizers' overflow an update looks at.
+    keeps other optimizers from their step. `once`: only the first optimizer of an iteration is unscaled by its step,
+    for then all count as unscaled. `need_all`: the scale backs off only if all overflowed. `seen`: which optimizers'
+    overflow an update looks at.
     """
     scale, count, found_before = _SETTINGS["init_scale"], 0, False
     scales, steps = [], []
     for letters in pattern:
         found = [letter == "o" for letter in letters]
+        if once and not unscale:
+            first = next(number for number, letter in enumerate(letters) if letter != ".")
+            found = [overflowed and number == first for number, overflowed in enumerate(found)]
         if "found" in kept:
             found = [each_found or found_before for each_found in found]
         stepped = [
@@ -334,7 +378,7 @@ def simulate(
             sofar = [any(found) if unscale else any(found[: n + 1]) for n in range(len(found))]
             stepped = [step and not earlier for step, earlier in zip(stepped, sofar, strict=True)]
         found_before = any(found)
-        overflows = sum(found[seen])
+        overflows = 0 if need_all and not all(found) else sum(found[seen])
         if overflows:
             scale = max(scale * backoff ** (overflows if "backoff" in each else 1), floor)
             count = count if "overflow" in kept else 0
@@ -373,6 +417,7 @@ GROUPS = (
             ("fixed-settings", _idea(backoff=0.5)),
             ("grows-on-overflow", _idea(backoff=4.0)),
             ("has-floor", _idea(floor=1.0)),
+            ("found-is-lost", _idea(seen=slice(0))),
         ),
     ),
     Group(
@@ -402,6 +447,10 @@ GROUPS = (
         (
             ("overflow-leaks", _idea(leaks=True)),
             ("overflow-leaks", _idea(leaks=True, kept="found")),
+            ("one-flag-for-all", _idea(once=True)),
+            ("one-flag-for-all", _idea(once=True, leaks=True)),
+            ("one-flag-for-all", _idea(once=True, leaks=True, kept="found")),
+            ("all-must-overflow", _idea(need_all=True)),
             ("last-one-counts", _idea(seen=slice(-1, None))),
             ("last-one-counts", _idea(seen=slice(0, 1))),
             ("found-stays", _idea(kept="found")),
@@ -414,6 +463,8 @@ GROUPS = (
     ),
     Group(_together("oc c. .c cc", ".o c. cc oo cc"), ()),
 )
+# Far down and far up, but not so far that FP32 loses a bit of a scale or of what is scaled by it.
+LONG_RUNS = (("o", 60), ("c", 150))
 
 
 def _try_runs(ask: Ask, group: Group) -> None:
@@ -424,6 +475,22 @@ def _try_runs(ask: Ask, group: Group) -> None:
         got = ask.run(play, scaler, pattern, unscale=unscale)
         trials.append(Trial(ask.call, (pattern, unscale), got, simulate(pattern, unscale)))
     _recognise(trials, group.misconceptions)
+
+
+def _try_long_run(ask: Ask, all_of_it: str, count: int) -> None:
+    """Let every iteration overflow, or none: there is no floor and no ceiling."""
+    scaler, pattern = ask(**_SETTINGS), all_of_it * count
+    what = "each of which overflows" if all_of_it == "o" else "all of them clean"
+    ask.call = f"{_in_words(**_SETTINGS)} in a run of {count} iterations, {what}"
+    got, want = ask.run(play, scaler, pattern), simulate(pattern, False)
+    if got == want:
+        return
+    pairs = zip(zip(*got, strict=True), zip(*want, strict=True), strict=True)
+    at = next(number for number, (one, other) in enumerate(pairs) if one != other)
+    stays = got.steps == want.steps and len(set(got.scales[at:])) == 1
+    name = "wrong-run" if not stays else "has-floor" if all_of_it == "o" else "has-ceiling"
+    after = f"after iteration {at + 1} the scale {got.scales[at]:.10g}"
+    raise Mistake(name, call=ask.call, got=after, want=f"{want.scales[at]:.10g}")
 
 
 def _recognise(trials: Sequence[Trial], misconceptions: Misconceptions) -> None:
@@ -453,4 +520,4 @@ def _run_in_words(pattern: Sequence[str], unscale: bool) -> str:
     iterations = ", ".join("/".join(letters[letter] for letter in each) for each in pattern)
     first = ", `unscale_` called first," if unscale else ""
     optimizers = f" with {len(pattern[0])} optimizers" if len(pattern[0]) > 1 else ""
-    return f"`{_in_words(**_SETTINGS)[1:-1]}` in a run{optimizers}{first} of the iterations {iterations}"
+    return f"{_in_words(**_SETTINGS)} in a run{optimizers}{first} of the iterations {iterations}"

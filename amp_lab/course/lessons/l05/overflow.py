@@ -94,23 +94,44 @@ def _none_is_bad(case: Case) -> bool:
     return any(grad is None or _bad(grad) for grad in case.grads)
 
 
+def _any_stored(case: Case) -> bool:
+    """Judge sparse gradients by the numbers that they store, whether or not two of them belong to one entry."""
+    return any(_bad(grad._values() if _is_sparse(grad) else grad) for grad in case.grads if grad is not None)
+
+
 def _recognise_too_large(trials: Sequence[Trial]) -> None:
-    """Say which way of putting all numbers into one made an infinity of finite ones; the cases are in `_LARGE`."""
-    wrong = [trial.got != trial.want for trial in trials]
-    names = ("beyond-fp16", "norm-overflows", "sum-overflows", "sum-overflows", "sum-overflows")
-    for diagnosis, trial, is_wrong in zip(names, trials, wrong, strict=True):
-        if is_wrong:
+    """Say by the first case that is wrong what took finite numbers for an overflow; the cases are in `_LARGE`."""
+    for (diagnosis, _), trial in zip(_LARGE, trials, strict=True):
+        if trial.got != trial.want:
             raise Mistake(diagnosis, **expect.first_wrong([trial]))
 
 
-_PLAIN = (_case([1.0, -2.0, 0.0]), _case([1.0, _INF, 2.0]), _case([_INF]))
-_LARGE = (
-    _case([1e5, -7e4]),
-    _case([1e20, 1e20]),  # its squares add up to infinity, its sum is fine
-    _case([3e38, 3e38]),
-    _case([3e38], [3e38]),
-    _case([6e4, 6e4], dtype=torch.float16),
+_LARGEST = torch.finfo(torch.float32).max
+_PLAIN = (
+    _case([1.0, -2.0, 0.0]),
+    _case([1.0, _INF, 2.0]),
+    _case([_INF]),
+    _case([1.0, 2.0], [1.0, _INF]),
+    _case([_INF, 1.0], [1.0, 2.0]),
 )
+# A number by itself, whose square is finite or not needed, tells a line that is drawn somewhere from a norm or a sum.
+_LARGE = (
+    ("beyond-fp16", _case([1e5, -7e4])),
+    ("draws-a-line", _case([1.8e19])),
+    ("norm-overflows", _case([1e20, 1e20])),  # its squares add up to infinity, its sum is fine
+    ("draws-a-line", _case([-3e38])),
+    ("draws-a-line", _case([_LARGEST])),
+    ("draws-a-line", _case([-65504.0], dtype=torch.float16)),
+    ("sum-overflows", _case([3e38, 3e38])),
+    ("sum-overflows", _case([3e38], [3e38])),
+    ("sum-overflows", _case([6e4, 6e4], dtype=torch.float16)),
+)
+# One parameter decides, or one is left out.
+_ONE_ONLY = tuple(
+    ("one-parameter-only", lambda case, seen=seen: any(map(_bad, case.grads[seen])))
+    for seen in (slice(1), slice(-1, None), slice(1, None), slice(-1))
+)
+_ALL_MUST = ("all-must-overflow", lambda case: all(map(_bad, case.grads)))
 # Which idea is wrong with all gradients comes first; what only some of them show comes after it.
 _GROUPS = (
     Group(
@@ -120,6 +141,8 @@ _GROUPS = (
             ("looks-at-weights", lambda case: _right(case) or not math.isfinite(case.weight)),
             ("inverted", lambda case: not _right(case)),
             ("misses-inf", _any(lambda grad: grad.isnan().any())),
+            *_ONE_ONLY,
+            _ALL_MUST,
         ),
     ),
     Group(
@@ -135,7 +158,7 @@ _GROUPS = (
             ("nan-in-max", _any(lambda grad: grad.numel() == 1)),
         ),
     ),
-    Group(_LARGE, (), otherwise=_recognise_too_large),
+    Group(tuple(case for _, case in _LARGE), (), otherwise=_recognise_too_large),
     Group(
         (
             _case([1.0, 2.0], [_INF, 1.0], [1.0]),
@@ -144,11 +167,7 @@ _GROUPS = (
             _case([_INF], [_NAN], [1.0]),
             _case([_INF, _NAN], [-_INF, _INF], [_INF]),
         ),
-        (
-            ("one-parameter-only", lambda case: _bad(case.grads[0])),
-            ("one-parameter-only", lambda case: _bad(case.grads[-1])),
-            ("all-must-overflow", lambda case: all(map(_bad, case.grads))),
-        ),
+        (*_ONE_ONLY, _ALL_MUST),
         crash="several-shapes",
     ),
     Group(
@@ -178,6 +197,14 @@ _GROUPS = (
             ("sparse-is-overflow", lambda case: any(_bad(grad) or _is_sparse(grad) for grad in case.grads)),
         ),
         crash="crashes-on-sparse",
+    ),
+    Group(
+        (
+            Case((_sparse([3e4, 2.0], [0.5, 0.0], [3e4, 1.0], dtype=torch.float16),)),
+            Case((_sparse([6e4, 2.0], [0.5, 0.0], [6e4, 1.0], dtype=torch.float16),)),
+            Case((torch.ones(2), _sparse([1.0, -5e4], [0.5, 0.0], [1.0, -5e4], dtype=torch.float16))),
+        ),
+        (("misses-sum-of-rows", _any_stored),),
     ),
     Group(
         (
@@ -245,8 +272,9 @@ def _try(ask: Ask, case: Case, *, once: bool) -> Trial:
     ask.in_words = lambda parameters: f"`has_overflow(parameters)` with {case}"
     parameters = case.parameters()
     given: Iterable[torch.nn.Parameter] = (each for each in parameters) if once else parameters
+    held = [each.grad for each in parameters]
     got = _read(ask(given, may_change=True), ask.call)  # a copy of a parameter has no gradient
-    _expect_unchanged(ask.call, parameters, case)
+    _expect_unchanged(ask.call, parameters, case, held)
     return Trial(ask.call, (case,), got, _right(case))
 
 
@@ -262,13 +290,17 @@ def _read(got: Any, call: str) -> bool:
     return got
 
 
-def _expect_unchanged(call: str, parameters: Parameters, case: Case) -> None:
-    for number, (parameter, before) in enumerate(zip(parameters, case.grads, strict=True)):
+def _expect_unchanged(call: str, parameters: Parameters, case: Case, held: Sequence[Grad]) -> None:
+    """Expect the same numbers in the very tensors that were there; `held` are those."""
+    for number, (parameter, before, there) in enumerate(zip(parameters, case.grads, held, strict=True)):
         after = parameter.grad
         same = before is after if before is None or after is None else _same(before, after)
+        words = {"call": call, "got": _in_words(after)}
         if not same:
             name = f"`parameters`, in the `.grad` of number {number},"
-            raise Mistake("mutated-input", call=call, name=name, want=_in_words(before), got=_in_words(after))
+            raise Mistake("mutated-input", **words, name=name, want=_in_words(before))
+        if after is not there:
+            raise Mistake("replaces-gradient", **words, number=number, was=_in_words(before))
 
 
 def _same(before: torch.Tensor, after: torch.Tensor) -> bool:

@@ -31,23 +31,29 @@ QUIZ = (
     ),
     Question(
         "The gradients of a long run stay of one size: at scale 65536 they overflow, at 32768 they do not. "
-        "The growth interval is 2000. How many of its steps are skipped in the long run?",
+        "Somebody sets the growth interval to 100 and, to be quick, the growth factor to 4; the backoff factor "
+        "is 0.5 as always. How many of its steps are skipped in the long run?",
         (
             Option(
-                "None: after the first skip the scaler knows better.",
-                "It keeps no record of scales that failed. After 2,000 clean steps it tries 65536 again, "
+                "None: after the first skips the scaler knows better.",
+                "It keeps no record of scales that failed. After 100 clean steps it tries a larger one again, "
                 "for gradients may have become smaller.",
             ),
             Option(
-                "One in 2,001: it tries the larger scale again and again.",
-                "2,000 clean steps, one attempt, one step back: 0.05 % of the steps is the price of a scale "
-                "that can follow the gradients up and down.",
+                "One in 101: it tries the larger scale again and again.",
+                "So it would be with a growth factor of 2. Here the attempt goes up to 131072, and half of "
+                "that still overflows.",
+            ),
+            Option(
+                "Two in 102: it tries too much, and must come back.",
+                "100 clean steps, then 131072 and 65536, which both overflow, and 32768 again. A growth factor "
+                "beyond 2 pays for its boldness with more than one skip.",
                 right=True,
             ),
             Option(
                 "Every second one: the scale goes up and down in turn.",
-                "That would be an interval of 1. Growth waits for a whole row of clean steps; only backing "
-                "off is immediate.",
+                "That would be an interval of 1 and a factor of 2. Growth waits for a whole row of clean "
+                "steps; only backing off is immediate.",
             ),
         ),
     ),

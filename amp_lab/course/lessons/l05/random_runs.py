@@ -28,7 +28,7 @@ class Plan(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What was there after one iteration; gradients only of optimizers that made their step."""
+    """What was there after one iteration. The gradients of a skipped step are unscaled ones, too."""
 
     scale: float
     stepped: tuple[bool, ...]
@@ -131,35 +131,38 @@ def train(scaler: Any, plans: list[Plan]) -> list[Seen]:
 def _unscale_and_clip(scaler: Any, model: _Model, clip: str) -> None:
     if clip:
         scaler.unscale_(model.optimizer)
-    if clip == "norm":
-        torch.nn.utils.clip_grad_norm_(model.weights, 1.0)
-    if clip == "value":
-        torch.nn.utils.clip_grad_value_(model.weights, 0.5)
+    there = [weight for weight in model.weights if weight.grad is not None]  # there may be none left to clip
+    if clip == "norm" and there:
+        torch.nn.utils.clip_grad_norm_(there, 1.0)
+    if clip == "value" and there:
+        torch.nn.utils.clip_grad_value_(there, 0.5)
 
 
 def _look(scaler: Any, models: list[_Model], before: list[int]) -> Seen:
     stepped = tuple(model.steps > count for model, count in zip(models, before, strict=True))
     weights = [weight for model in models for weight in model.weights]
-    grads = [
-        weight.grad if made and weight.grad is not None else None
-        for model, made in zip(models, stepped, strict=True)
-        for weight in model.weights
-    ]
     return Seen(
         scale_of(scaler),
         stepped,
-        tuple(None if each is None else each.detach().clone() for each in grads),
+        tuple(None if each.grad is None else each.grad.detach().clone() for each in weights),
         tuple(weight.detach().clone() for weight in weights),
     )
 
 
 def _compare(call: str, iteration: int, got: Seen, want: Seen) -> None:
     for what, one, other in (
-        ("steps made", got.stepped, want.stepped),
-        ("gradients", got.grads, want.grads),
+        ("step made", got.stepped, want.stepped),
+        ("gradient", got.grads, want.grads),
         ("weights", got.weights, want.weights),
         ("scale", got.scale, want.scale),
     ):
         if not expect.alike(one, other):
-            shown = {"got": describe(one), "want": describe(other)}
+            shown = dict(zip(("got", "want"), map(describe, _first_unlike(one, other)), strict=True))
             raise Mistake("differs-from-torch", call=call, iteration=iteration, what=what, **shown)
+
+
+def _first_unlike(one: Any, other: Any) -> tuple[Any, Any]:
+    """Return two things that differ, or the first two of many that do: all of them are too much for a sentence."""
+    if not isinstance(one, tuple):
+        return one, other
+    return next(pair for pair in zip(one, other, strict=True) if not expect.alike(*pair))

@@ -13,6 +13,7 @@ from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
+from amp_lab.course.lessons.l05.finished import SCALERS, Watch
 from amp_lab.course.lessons.l05.given import ForgetfulScaler
 from amp_lab.course.lessons.l05.runs import listed, play, scale_of
 
@@ -53,6 +54,7 @@ def _only(name: str) -> dict[str, Any]:
 # In each, only one number differs between the two. The scale comes first: where it is wrong, nothing after it is right.
 _SCENES = (
     Scene("scale-lost", "scale", _SETTINGS, _only("init_scale"), "o", "", "c"),
+    Scene("scale-rounded", "scale", _SETTINGS | {"init_scale": 0.5}, _SETTINGS, "o", "", "c"),
     Scene("setting-lost", "growth_factor", _SETTINGS, _only("growth_factor"), "", "", "cccccc"),
     Scene("setting-lost", "backoff_factor", _SETTINGS, _only("backoff_factor"), "", "", "co"),
     Scene("setting-lost", "growth_interval", _SETTINGS, _only("growth_interval"), "", "", "cccccc"),
@@ -64,12 +66,12 @@ _SCENES = (
 @checker("5.4")
 def resumable_scaler(ask: Ask) -> None:
     """Look at what is saved, then at what a loaded scaler does: one number after the other, then all of them."""
-    ask.in_words = _in_words
+    ask.in_words, ask.around = _in_words, Watch(ask, *SCALERS)
     _expect_plain(ask)
     _expect_apart(ask)
+    _expect_tensor(ask)
     for scene in _SCENES:
         _play(ask, scene)
-    _expect_tensor(ask)
     for scene in _random_scenes():
         _play(ask, scene)
 
@@ -90,69 +92,78 @@ def _saved(ask: Ask, scaler: Any) -> dict[str, Any]:
     return state  # type: ignore[no-any-return]
 
 
-def _load(ask: Ask, scaler: Any, state: dict[str, Any]) -> None:
-    before = json.dumps(state)
+def _plain(ask: Ask, scaler: Any) -> dict[str, float]:
+    """Return the state of a scaler, or raise `Mistake` unless it has names and numbers in it and nothing else."""
+    state = _saved(ask, scaler)
+    for name, value in dict.items(state):
+        if type(name) is not str:
+            raise Mistake("no-name", call=ask.call, got=f"the key {describe(name)}")
+        if type(value) not in (int, float):
+            observed = {"got": describe(value), "kind": kind(value), "want": "a plain number"}
+            raise Mistake("not-plain", call=ask.call, name=name, **observed)
+    return state
+
+
+def _load(ask: Ask, scaler: Any, state: dict[str, float]) -> None:
+    before = _written(state)
     ask.call = "`scaler.load_state_dict(state)`"
     ask.run(lambda: scaler.load_state_dict(state))
-    if json.dumps(state) != before:
-        raise Mistake("mutated-input", call=ask.call, name="`state`", want=before, got=describe(state))
+    if _written(state) != before:
+        raise Mistake("mutated-input", call=ask.call, name="`state`", want=before, got=_written(state))
+
+
+def _written(state: dict[Any, Any]) -> str:
+    """Return all that is in a state, whatever became of it."""
+    return f"{{{', '.join(f'{describe(name)}: {_text(value)}' for name, value in dict.items(state))}}}"
+
+
+def _text(value: Any) -> str:
+    """Return a value as JSON writes it, or in words if JSON refuses it; containers are read to the last number."""
+    try:
+        return json.dumps(value)
+    except Exception:  # also whatever a class of the learner's may raise
+        return describe(value)
+
+
+def _holds_objects(value: Any) -> bool:
+    """Return whether a value is a container with something in it that JSON refuses, which is told by itself."""
+    return isinstance(value, (dict, list, tuple)) and _text(value) == describe(value)
 
 
 def _expect_plain(ask: Ask) -> None:
-    """Expect a dict that does not change when the scaler goes on, and that JSON gives back as it was."""
+    """Expect a dict of numbers that do not change when the scaler goes on."""
     scaler = ask(**_SETTINGS)
     ask.returned = False  # a class that is still the stub can be made: it inherits from a finished one
     state = _saved(ask, scaler)
-    before = _frozen(state)
+    before = {name: _text(value) for name, value in dict.items(state)}
     ask.run(play, scaler, "coc")
-    after = _frozen(state)
-    for name in [name for name in before if name in after and before[name] != after[name]]:
-        raise Mistake("state-changes", call=ask.call, name=name, got=after[name], want=before[name])
-    for name, value in state.items():
-        if type(name) is not str:
-            raise Mistake("no-name", call=ask.call, got=f"the key {describe(name)}")
-        if not _survives_json(value):
-            raise Mistake("not-plain", call=ask.call, name=name, got=describe(value), kind=kind(value))
-
-
-def _frozen(state: dict[str, Any]) -> dict[Any, str]:
-    """Return texts of what is in a state, but of containers that hold what JSON refuses: that is told by itself."""
-    return {
-        name: json.dumps(value) if _survives_json(value) else describe(value)
-        for name, value in state.items()
-        if _survives_json(value) or not isinstance(value, (dict, list, tuple))
-    }
-
-
-def _survives_json(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
+    for name, value in dict.items(state):
+        if name in before and before[name] != _text(value) and not _holds_objects(value):
+            raise Mistake("state-changes", call=ask.call, name=name, got=_text(value), want=before[name])
+    _plain(ask, scaler)
 
 
 def _expect_apart(ask: Ask) -> None:
     """Let two scalers load the same state, and one of them go on."""
-    state = _saved(ask, ask(**_SETTINGS))
+    state = _plain(ask, ask(**_SETTINGS))
     first, second = ask(**_OTHERS), ask(**_OTHERS)
     _load(ask, first, state)
     _load(ask, second, state)
-    before, call = json.dumps(state), ask.call
+    before, call = _written(state), ask.call
     scale = ask.run(scale_of, second)
     ask.run(play, first, "co")
     after = ask.run(scale_of, second)
-    if after != scale or json.dumps(state) != before:
-        raise Mistake("shares-state", call=call, got=after if after != scale else describe(state))
+    if after != scale or _written(state) != before:
+        raise Mistake("shares-state", call=call, got=after if after != scale else _written(state))
 
 
 def _play(ask: Ask, scene: Scene) -> None:
     saved, loaded = ask(**scene.settings), ask(**scene.other_settings)
     _live(ask, saved, scene.past)
     _live(ask, loaded, scene.other_past)
-    state = json.loads(json.dumps(_saved(ask, saved)))
+    state = json.loads(json.dumps(_plain(ask, saved)))
     _load(ask, loaded, state)
-    ask.call = f"`scaler.load_state_dict(state)`, then a run of the iterations {_spelt(scene.future)},"
+    ask.call = f"`scaler.load_state_dict(state)` with a run after it ({_spelt(scene.future)})"
     now = ask.run(scale_of, loaded)
     got = (now, *_live(ask, loaded, scene.future))
     want = _as_without_a_break(scene)
@@ -173,14 +184,14 @@ def _as_without_a_break(scene: Scene) -> tuple[float, ...]:
 
 
 def _expect_tensor(ask: Ask) -> None:
-    """Expect that a loaded scaler still scales an FP16 loss in FP32, which a scale that is no tensor does not."""
+    """Expect that a loaded scaler scales an FP16 loss in FP32 and to one number, as only a 0-dim FP32 scale does."""
     scaler = ask(**_OTHERS)
-    _load(ask, scaler, _saved(ask, ask(**_SETTINGS)))
+    _load(ask, scaler, _plain(ask, ask(**_SETTINGS)))
     for dtype in (torch.float16, torch.float32):
         loss = torch.tensor(100.0, dtype=dtype)
         ask.call = f"`scaler.scale({describe(loss)})` after `load_state_dict`"
         got, want = ask.run(_scale, scaler, loss), ForgetfulScaler(**_SETTINGS).scale(loss)
-        if type(got) is not torch.Tensor or got.dtype != want.dtype:
+        if type(got) is not torch.Tensor or (got.dtype, got.shape) != (want.dtype, want.shape):
             raise Mistake("scale-type", call=ask.call, got=describe(got), want=describe(want))
 
 

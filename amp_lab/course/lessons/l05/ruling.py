@@ -12,7 +12,9 @@ from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake, Trial, alike
 from amp_lab.course.judging.guard import Contained
+from amp_lab.course.lessons.l05.finished import SCALERS, Watch
 from amp_lab.scaling.rule import ScaleRule, ScaleState
+from amp_lab.scaling.rule import next_scale as finished_rule
 
 Args = tuple[ScaleState, bool, ScaleRule]
 Idea = Callable[[ScaleState, bool, ScaleRule], ScaleState]
@@ -60,12 +62,21 @@ def _unless_below(state: ScaleState, rule: ScaleRule) -> float:
     return state.scale if smaller < _floor(rule) else smaller
 
 
+def _while_above(state: ScaleState, rule: ScaleRule) -> float:
+    """Back off wherever the scale is still above the floor, without a look at where that leads."""
+    return state.scale * rule.backoff_factor if state.scale > _floor(rule) else state.scale
+
+
 def _floor(rule: ScaleRule) -> float:
     return rule.min_scale or 0.0
 
 
 def _unchanged_at_floor(state: ScaleState, overflowed: bool, rule: ScaleRule) -> ScaleState:
     return state if state.scale == rule.min_scale else _next(state, overflowed, rule)
+
+
+def _unchanged_at_floor_while_above(state: ScaleState, overflowed: bool, rule: ScaleRule) -> ScaleState:
+    return state if state.scale == rule.min_scale else _next(state, overflowed, rule, min_scale=0.0)
 
 
 def _one_for_zero(state: ScaleState, overflowed: bool, rule: ScaleRule) -> ScaleState:
@@ -104,6 +115,8 @@ _GROUPS = (
         ),
         (
             ("sinks-below", _with(min_scale=0.0)),
+            ("sinks-below", _scale(_while_above)),
+            ("sinks-below", _unchanged_at_floor_while_above),
             ("fixed-floor", _with(min_scale=1.0)),
             ("stops-above-floor", _scale(_unless_below)),
             ("counter-survives-overflow", _count(lambda state: state.clean_steps)),
@@ -134,6 +147,8 @@ _GROUPS = (
         (
             ("grows-late", _interval(1)),
             ("never-grows", _with(growth_factor=1.0)),
+            ("grows-by-backoff", lambda s, o, rule: _next(s, o, rule, growth_factor=1 / rule.backoff_factor)),
+            ("grows-by-backoff", lambda s, o, rule: _next(s, o, rule, growth_factor=rule.backoff_factor)),
             ("fixed-settings", _with(growth_interval=2000)),
             ("fixed-settings", _with(growth_factor=2.0)),
             ("counter-survives-growth", _count(lambda state: state.clean_steps + 1)),
@@ -147,7 +162,7 @@ _GROUPS = (
 @checker("5.2")
 def next_scale(ask: Ask) -> None:
     """Ask for what shows one idea at a time, then let the function walk through random runs."""
-    ask.in_words = _in_words
+    ask.in_words, ask.around = _in_words, Watch(ask, finished_rule, *SCALERS)
     for group in _GROUPS:
         _judge(ask, group)
     walked = list(_walks())
@@ -169,16 +184,17 @@ def _judge(ask: Ask, group: Group) -> None:
 
 def _trial(args: Args, got: Any) -> Trial:
     call = _in_words(*args)
-    return Trial(call, args, _read(call, got), _next(*args))
+    want = _next(*args)
+    return Trial(call, args, _read(call, got, want), want)
 
 
-def _read(call: str, got: Any) -> ScaleState:
+def _read(call: str, got: Any, want: ScaleState) -> ScaleState:
     if got is None:
         raise Mistake("returned-none", call=call, got=None, want="a new `ScaleState`")
     if type(got) is not ScaleState:
         raise Mistake("no-state", call=call, got=describe(got), kind=kind(got))
-    scale = expect.number(f"{call}, in `scale`,", got.scale, 1024.0)
-    clean_steps = expect.whole_number(f"{call}, in `clean_steps`,", got.clean_steps, 0)
+    scale = expect.number(f"{call}, in `scale`,", got.scale, want.scale)
+    clean_steps = expect.whole_number(f"{call}, in `clean_steps`,", got.clean_steps, want.clean_steps)
     return ScaleState(scale, clean_steps)
 
 

@@ -13,7 +13,7 @@ LEARNING_RATE, MOMENTUM, DECAY = (
     0.5,
     0.125,
 )  # momentum and decay move weights even where gradients are zero
-_SLOPES = ((0.5, -2.0, 3.0), (0.75, -1.5))  # of the loss: the true gradients of a clean iteration
+SLOPES = ((0.5, -2.0, 3.0), (0.75, -1.5))  # of the loss: the true gradients of a clean iteration
 
 
 class Run(NamedTuple):
@@ -27,7 +27,7 @@ class Net:
     """Weights with an optimizer: two parameters in two groups and one that no loss depends on."""
 
     def __init__(self) -> None:
-        self.used = [torch.nn.Parameter(torch.ones(len(slopes))) for slopes in _SLOPES]
+        self.used = [torch.nn.Parameter(torch.ones(len(slopes))) for slopes in SLOPES]
         self.unused = torch.nn.Parameter(torch.ones(2))
         groups = [{"params": [self.used[0], self.unused]}, {"params": [self.used[1]]}]
         self.optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=DECAY)
@@ -37,7 +37,7 @@ class Net:
     def _count(self, *_: object) -> None:
         self.steps += 1
 
-    def loss(self, slopes: Sequence[Sequence[float]] = _SLOPES) -> torch.Tensor:
+    def loss(self, slopes: Sequence[Sequence[float]] = SLOPES) -> torch.Tensor:
         """Return a loss whose gradients are `slopes`, whatever the weights are."""
         terms = [(weight * torch.tensor(each)).sum() for weight, each in zip(self.used, slopes, strict=True)]
         return terms[0] + terms[1]
@@ -55,7 +55,7 @@ class Net:
 
 def slopes_with(value: float, parameter: int = 0, place: int = 0) -> list[list[float]]:
     """Return the slopes of a clean iteration, but for one that is `value`."""
-    slopes = [list(each) for each in _SLOPES]
+    slopes = [list(each) for each in SLOPES]
     slopes[parameter][place] = value
     return slopes
 
@@ -97,5 +97,5 @@ def _backward(scaler: Any, nets: Sequence[Net], letters: str) -> None:
     for net, letter in zip(nets, letters, strict=True):
         net.optimizer.zero_grad()
         if letter != ".":
-            slopes = slopes_with(math.inf) if letter == "o" else _SLOPES
+            slopes = slopes_with(math.inf) if letter == "o" else SLOPES
             scaler.scale(net.loss(slopes)).backward()

@@ -52,6 +52,11 @@ HAS_OVERFLOW = Exercise(
             "there would be an infinity; this number is large and fine.",
             hint=1,
         ),
+        "draws-a-line": Diagnosis(
+            "{call} gave {got}; the right answer is {want}. This number is large, and finite: a line is drawn where there is none, even if it is drawn at "
+            "the largest number of the dtype. Only infinities and NaN have overflowed, and `isfinite` knows them.",
+            hint=2,
+        ),
         "norm-overflows": Diagnosis(
             "{call} gave {got}; the right answer is {want}. All numbers are finite, but their squares are not: the norm overflowed, not a gradient.",
             hint=1,
@@ -61,8 +66,8 @@ HAS_OVERFLOW = Exercise(
             hint=1,
         ),
         "one-parameter-only": Diagnosis(
-            "{call} gave {got}; the right answer is {want}. One parameter decides alone: is there a `return` inside the loop that ends it at the "
-            "first, or a variable that each turn writes over?",
+            "{call} gave {got}; the right answer is {want}. Not all parameters count. Does one decide alone: is there a `return` inside the loop that ends it at the "
+            "first, or a variable that each turn writes over? Or is the first or the last one left out?",
             hint=1,
         ),
         "all-must-overflow": Diagnosis(
@@ -104,6 +109,16 @@ HAS_OVERFLOW = Exercise(
             "{call}: {got} The gradient is sparse, and many functions refuse those. `grad.to_dense()` makes an ordinary tensor of it.",
             hint=2,
         ),
+        "misses-sum-of-rows": Diagnosis(
+            "{call} gave {got}; the right answer is {want}. What is stored for one row twice belongs to one entry of the gradient, their sum, and that is "
+            "beyond FP16. `grad.to_dense()` adds them up in the gradient's own dtype; `grad._values()` shows the parts, and FP64 makes their sum finite.",
+            hint=2,
+        ),
+        "replaces-gradient": Diagnosis(
+            "{call} gave the parameter number {number} another `.grad`: it was {was}, and what stands there now is a new one, {got}. Its numbers are the same, but whoever "
+            "holds the old one does not see it, and `SparseAdam` refuses a dense one. Keep what you make under a name of your own.",
+            hint=2,
+        ),
         "goes-through-twice": Diagnosis(
             "{call}: {got} With a list in place of `model.parameters()` your code is right. But that is a generator: it has no length "
             "and no first element, and after one loop it is empty. Go through it once, or make a list of it first.",
@@ -135,6 +150,10 @@ NEXT_SCALE = Exercise(
             "{call} returned {got}, which is {kind}. Return both numbers as a new `ScaleState(scale, clean_steps)`, the class that "
             "`amp_lab.scaling` has: the next call needs both.",
             hint=2,
+        ),
+        "finished-inside": Diagnosis(
+            "{call} runs {got}, which follows the rule already. Write it yourself: two cases, in about six lines.",
+            hint=1,
         ),
         "changes-state": Diagnosis(
             "{call}: {got} A `ScaleState` cannot be changed, and that is the point of a pure function: the old state stays as it was. "
@@ -182,7 +201,7 @@ NEXT_SCALE = Exercise(
             hint=1,
         ),
         "sinks-below": Diagnosis(
-            "{call} returned {got}; the right answer is {want}. The scale sank below `min_scale`. Without a floor, NaN in a model halves the scale "
+            "{call} returned {got}; the right answer is {want}. The scale sank below `min_scale`. What counts is where the backoff leads, not where it starts. Without a floor, NaN in a model halves the scale "
             "until it is 0.",
             hint=2,
         ),
@@ -218,6 +237,10 @@ NEXT_SCALE = Exercise(
             "leave it too small for ever.",
             hint=1,
         ),
+        "grows-by-backoff": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. The scale was changed by the backoff factor. The way up has a factor of its own, `growth_factor`.",
+            hint=2,
+        ),
         "counter-survives-growth": Diagnosis(
             "{call} returned {got}; the right answer is {want}. The scale grew, and the count was not set back. With `>=` it would grow at every step from "
             "now on, with `==` never again.",
@@ -248,8 +271,8 @@ LOSS_SCALER = Exercise(
     ),
     diagnoses={
         "finished-inside": Diagnosis(
-            "{call} uses {got}, a finished scaler. Then the check would compare it with itself. Write the four methods yourself: it takes about twenty "
-            "lines.",
+            "{call} runs {got}, a part of a finished scaler. Then the check would compare it with itself. Write the four methods yourself: it takes about "
+            "twenty lines.",
             hint=1,
         ),
         "scales-in-place": Diagnosis(
@@ -359,6 +382,16 @@ LOSS_SCALER = Exercise(
             "what an earlier one found?",
             hint=2,
         ),
+        "hides-overflow": Diagnosis(
+            "{call} left the gradient {got}; unscaled it is {want}. What overflowed is no longer there. Whoever looks for the cause, or logs the norm, must find it: "
+            "skip the step, and leave the gradient.",
+            hint=1,
+        ),
+        "left-scaled-after-overflow": Diagnosis(
+            "{call} left the gradient {got}; unscaled it is {want}. *All* gradients are divided, also if one of them overflowed: whoever looks at them now would "
+            "take scaled ones for true ones.",
+            hint=2,
+        ),
         "skips-finite": Diagnosis(
             "{call} {got} the step, although all gradients are finite. Large is not infinite: a norm or a sum can overflow by itself, and 65504 is no limit for FP32.",
             hint=2,
@@ -382,6 +415,14 @@ LOSS_SCALER = Exercise(
         ),
         "has-floor": Diagnosis(
             "{call} shows {got}; right is {want}. Your scale has a floor, as in exercise 5.2. PyTorch's has none, and this one shall be its equal.",
+        ),
+        "has-ceiling": Diagnosis(
+            "{call} shows {got}; right is {want}. Your scale has a largest value. Where there is room for more, PyTorch's goes on growing.",
+        ),
+        "found-is-lost": Diagnosis(
+            "{call} shows {got}; right is {want}. The step was skipped, but `update()` took the iteration for a clean one. What was found must be kept until `update()` has "
+            "seen it: forget it there, not in `step`.",
+            hint=1,
         ),
         "never-grows": Diagnosis(
             "{call} shows {got}; right is {want}. The scale never grows. Count the clean iterations in a row, and grow when there are `growth_interval` of them.",
@@ -411,6 +452,15 @@ LOSS_SCALER = Exercise(
             "{call} shows {got}; right is {want}. (yes/no: first and second optimizer.) The overflow of one optimizer kept the other from its step, whose gradients were clean. Remember for "
             "each optimizer by itself what was found.",
             hint=1,
+        ),
+        "one-flag-for-all": Diagnosis(
+            "{call} shows {got}; right is {want}. (yes/no: first and second optimizer.) Only the first optimizer was unscaled: after that, the gradients of all of them "
+            "counted as unscaled. Remember for each optimizer by itself that it was, and what was found.",
+            hint=1,
+        ),
+        "all-must-overflow": Diagnosis(
+            "{call} shows {got}; right is {want}. The scale backs off only if all optimizers overflowed. One is enough: `any`, not `all`.",
+            hint=2,
         ),
         "last-one-counts": Diagnosis(
             "{call} shows {got}; right is {want}. `update()` looks at one optimizer only. The scale was too large for the other: if any overflowed, back off.",
@@ -464,8 +514,8 @@ RESUMABLE_SCALER = Exercise(
             "{call} has {got}, which is not a text. JSON makes a text of every key, and then it is not found under its old name.",
         ),
         "not-plain": Diagnosis(
-            "{call} has under `{name}` {got}, which is {kind}. `json.dumps` refuses it, and a checkpoint that holds objects can often be loaded only where and with what it was made. "
-            "Save a plain number.",
+            "{call} has under `{name}` {got}, which is {kind} and no plain number. A checkpoint that holds objects can often be loaded only where and with what it was made, and "
+            "texts and lists must be taken apart again. Save each number under a name of its own, as an `int` or `float` of Python.",
             hint=2,
         ),
         "shares-state": Diagnosis(
@@ -475,6 +525,15 @@ RESUMABLE_SCALER = Exercise(
         ),
         "scale-lost": Diagnosis(
             "{call} shows {got}; the saved one would have gone on with {want}. The scale did not come over. Is it in the state, and does `load_state_dict` put it into *this* scaler, `self`?",
+            hint=1,
+        ),
+        "scale-rounded": Diagnosis(
+            "{call} shows {got}; the saved one would have gone on with {want}. A scale may sink below 1, and `int` or `round` makes 0 of it, from which no growth leads away. Save it as the `float` "
+            "that it is.",
+            hint=2,
+        ),
+        "finished-inside": Diagnosis(
+            "{call} runs {got}, which belongs to a scaler that can be saved already. Begin with `ForgetfulScaler`, and give it the two methods.",
             hint=1,
         ),
         "count-lost": Diagnosis(
