@@ -40,12 +40,12 @@ torch.set_num_threads(1)  # so small a network is quickest on one thread
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 # %% [markdown]
-# ## A network that does not move
+# ## Only what is on the way
 #
 # You know this network from lesson 03: a small *denoiser* gets noisy pictures of digits and shall return clean ones. Its error
 # is the mean square of what it gets wrong, over all pixels, and its loss is the error times a factor. At a factor of 0.1 FP16
-# lost 40 % of the gradients on their way back, and it did no harm; at 0.001 no weight had a gradient left. This lesson stays at
-# 0.001, trains, and mends it. (With gradients that small, SGD takes a large learning rate.)
+# lost 40 % of the gradients on their way back, and it did no harm. This lesson takes 0.001, and trains. (With gradients that
+# small, SGD takes a large learning rate.)
 
 # %%
 noisy, clean = (tensor.to(device) for tensor in noisy_digits())
@@ -75,12 +75,12 @@ def train(precision, scale=1.0, steps=30):
 
 
 # %% [markdown]
-# `StaticLossScaler` is what this lesson takes apart; with a scale of 1 it does nothing that would help. In lesson 03 the whole
-# model was FP16. Here, as in `torch.amp`, the weights are FP32, and their gradients and the steps, too: only what `autocast`
-# computes on the way is FP16.
+# `StaticLossScaler` is what this lesson takes apart; with a scale of 1 it does nothing that would help. In lesson 03, at this
+# factor, a model that was FP16 throughout had no gradient left. Here, as in `torch.amp`, the weights are FP32, and so are their
+# gradients and the steps: only what `autocast` computes on the way is FP16.
 #
-# **Guess first:** is that enough? Does FP16 learn as well as FP32 here, more slowly, or not at all? (The cell trains twice, for
-# some seconds.)
+# **Guess first:** is that enough? Does it learn as well as FP32, more slowly, or not at all? (The cell trains twice, for some
+# seconds.)
 
 # %%
 fp32, model_fp32, _ = train("FP32")
@@ -336,8 +336,8 @@ assert alive["last.weight"] > 60
 # ### Exercise 4.2 · The largest scale that is safe
 #
 # Choose a loss scale from gradients that you have seen. `grads` is a list of FP32 tensors of any shapes, none of them empty:
-# the *unscaled* gradients of a training step, computed in FP32. Return a number: the largest power of two, 2^k
-# with a whole k from −24 to 126, for which
+# the *unscaled* gradients of a training step, computed in FP32. Return a number: the largest power of two, 2^k with a whole k
+# from −24 to 126, for which
 #
 # > `headroom` × (the largest |gradient| of all tensors) × 2^k ≤ 65504
 #
@@ -509,8 +509,9 @@ check("4.4", accumulate)
 # %% [markdown]
 # ## In practice: five ways to lose a scale
 #
-# **1. Unscaled twice.** `GradScaler.step` unscales by itself. Who divides by hand before it, divides twice; use
-# `scaler.unscale_(optimizer)`, which the scaler remembers. **Guess first** the steps:
+# **1. and 2. Two steps that are too small.** The slope is 1 and the learning rate is 1, so the step should be 1; the scale is
+# 1,024. **Guess first** how large it is in two loops. One divides the gradients by 1,024 by hand before it calls `scaler.step`.
+# The other calls `scaler.scale(loss)`, and then `loss.backward()`.
 
 
 # %%
@@ -533,8 +534,9 @@ scaler = torch.amp.GradScaler(device, init_scale=1024.0)
 print("never scaled:   ", one_step(scaler, backward_on_scaled=False))
 
 # %% [markdown]
-# **2. Never scaled.** The last line: `scaler.scale(loss)` was called, and `loss.backward()` walked back from the other one.
-# Write it in one expression, `scaler.scale(loss).backward()`, and it cannot happen.
+# Both are 1,024 times too small. `GradScaler.step` unscales by itself: who divides by hand before it, divides twice. Use
+# `scaler.unscale_(optimizer)`, which the scaler remembers. And who walks back from the loss that was not scaled, divides what
+# was never multiplied. Write it in one expression, `scaler.scale(loss).backward()`, and it cannot happen.
 #
 # **3. A loss that is infinite once it is scaled.** **Guess first:** a loss of 2.0 in FP16, at a scale of 65,536. Does it matter
 # whether it is a single number or a vector of one?
@@ -553,7 +555,7 @@ for shape in ((), (1,)):
 # **4. Norms that jump.** A gradient norm that is logged before unscaling is multiplied by the scale: the curve jumps whenever
 # the scale does. Log after `unscale_`.
 #
-# **5. A norm that looks healthy.** **Guess first:** FP16 makes 30 % of these gradients zero. By how much does their norm fall?
+# **5. Watching the norm.** **Guess first:** FP16 makes 30 % of these gradients zero. By how much does their norm fall?
 
 # %%
 spread = torch.arange(-30, -10, dtype=torch.float32)  # powers of two, evenly spread

@@ -315,10 +315,10 @@ assert 6 <= lost["start at 2^32, interval 20"] - lost["interval 20"] <= 10
 assert lost["growth factor 8, interval 20"] > 1.5 * lost["interval 20"]
 
 # %% [markdown]
-# **What you saw.** A short interval hugs the edge and falls off it all the time; a long one loses almost nothing and lags
-# behind. A start that is too low is the dangerous one: nothing is skipped, nothing complains, and all thousand steps train with
-# a scale that is far too small, which lesson 04 saw small gradients die of. Too high costs one step for each power of two,
-# once. And bold growth is paid back in skipped steps: after ×8 one halving is not enough.
+# **What you saw.** An interval of 5 runs no nearer to the edge than 20, it only falls off more often; 200 loses almost nothing
+# and lags behind. A start that is too low is the dangerous one: nothing is skipped, nothing complains, and all thousand steps
+# train with a scale that is far too small, which lesson 04 saw small gradients die of. Too high costs one step for each power
+# of two, once. And bold growth is paid back in skipped steps: after ×8 one halving is not enough.
 #
 # ### Exercise 5.2 · The next scale
 #
@@ -401,8 +401,8 @@ for overflows in ((False, False), (True, False), (True, True)):
 # say; PyTorch does not ask.)
 #
 # The order matters so much that PyTorch's scaler keeps book, and refuses what makes no sense. Five loops with a fault:
-# `unscale_` twice; `step` twice; `unscale_` after `step`; `update` without a step; a step and then no `update`. **Guess
-# first:** which one of them does it *not* refuse?
+# `unscale_` twice; `step` twice; `unscale_` after `step`; `update` with neither `unscale_` nor `step` before it; a `step` and
+# then no `update`. **Guess first:** which one of them does it *not* refuse?
 
 
 # %%
@@ -429,21 +429,23 @@ def update(scaler, optimizer):
 refused = {"unscale_ twice": refuses(unscale_, unscale_)}
 refused["step twice"] = refuses(step, step)
 refused["unscale_ after step"] = refuses(step, unscale_)
-refused["update, but no step"] = refuses(update)
+refused["update alone"] = refuses(update)
 refused["step, but no update"] = refuses(unscale_, step)
 for name, why in refused.items():
     print(f"{name:20} {why or 'not refused'}")
 
 # %% [markdown]
-# Only the last one: that a call is missing can be seen only when the next one comes. (The second `step` would be refused.)
-# Silent mistakes are those that no order of calls gives away, such as a `loss.backward()` that forgot its `scale`. Lesson 07
-# has a clinic full of them.
+# Only the last one: that a call is missing can be seen only when the next one comes. (The second `step` would be refused.) Nor
+# does it see that `step` is missing if `unscale_` was called, as by somebody who clips and then forgets it: `update` has been
+# told of the gradients, and is content. And some mistakes no order of calls gives away, such as a `loss.backward()` that forgot
+# its `scale`. Lesson 07 has a clinic full of them.
 
 # %%
 assert two_losses(False, False) == ([0.5, 0.5], 1024)
 assert two_losses(True, False) == ([1, 0.5], 512)
 assert two_losses(True, True) == ([1, 1], 512)
 assert [name for name, why in refused.items() if not why] == ["step, but no update"]
+assert refuses(unscale_, update) is None
 
 # %% [markdown]
 # ### Exercise 5.3 · A scaler of your own
@@ -546,7 +548,7 @@ check("5.3", LossScaler)
 # The check has compared your scaler with PyTorch's. `amp_lab.DynamicLossScaler` passes the same comparison over a hundred
 # thousand random steps, and you can read it: its rule is one function, `next_scale`; where yours has a loop, it lets PyTorch's
 # fused kernel unscale all gradients at once. Here are both, on the run from above. (Solved 5.3? Put `LossScaler(2.0**24,
-# growth_interval=20)` in the place of either.)
+# growth_interval=20)` in the place of PyTorch's.)
 
 
 # %%
@@ -554,7 +556,7 @@ def trained(scaler, steps=300):
     model, optimizer = set_up()
     scales = []
     for x, y in batches(steps):
-        scales.append(scaler.get_scale())
+        scales.append(scaler.scale(torch.tensor(1.0, device=device)).item())
         one_step(model, optimizer, scaler, x, y)
     return model, scales
 

@@ -83,7 +83,7 @@ def tensor_cores(*, always: bool = False) -> "TensorCores":
 
     Switch it on or off only while no other thread computes. PyTorch does not lock that table, so a product that
     runs in another thread at that moment may fail, or crash the process. Keep one on around all the threads'
-    work; others inside it then leave the table alone.
+    work; blocks inside it, with the same `always`, then leave the table alone.
 
     `torch.compile` does not compile a function with such a block in it, and warns. Put the block around the call.
 
@@ -155,29 +155,29 @@ class _Switch:
 
     def __init__(self) -> None:
         self.dtypes: frozenset[torch.dtype] = frozenset()
-        self._started: list[TensorCores] = []  # at most one for each value of `always`
+        self._started: dict[bool, TensorCores] = {}  # by `always`
         self._blocks: list[TensorCores] = []  # one entry for each block that runs now
         self._replaced: ReplacedKernels | None = None
         self._lock = threading.RLock()
 
     def holds(self, one: TensorCores) -> bool:
-        return self._is_started(one) or one in self._blocks
+        return one.always in self._started or one in self._blocks
 
     def holder(self) -> str:
         """Who keeps the emulation on, in words."""
-        for one in self._started:
+        for one in self._started.values():
             if one.dtypes:
                 return f"tensor_cores({'always=True' if one.always else ''}), which was started,"
         return "a with-block"
 
     def start(self, one: TensorCores) -> None:
         with self._lock:
-            if not self._is_started(one):
-                self._settle([*self._started, one], self._blocks)
+            self._settle(self._started | {one.always: one}, self._blocks)
 
     def stop(self, one: TensorCores) -> None:
         with self._lock:
-            self._settle([other for other in self._started if other.always != one.always], self._blocks)
+            others = {always: other for always, other in self._started.items() if always != one.always}
+            self._settle(others, self._blocks)
 
     def enter(self, one: TensorCores) -> None:
         with self._lock:
@@ -189,11 +189,8 @@ class _Switch:
             others.remove(one)
             self._settle(self._started, others)
 
-    def _is_started(self, one: TensorCores) -> bool:
-        return any(other.always == one.always for other in self._started)
-
-    def _settle(self, started: list[TensorCores], blocks: list[TensorCores]) -> None:
-        dtypes = frozenset[torch.dtype]().union(*(one.dtypes for one in [*started, *blocks]))
+    def _settle(self, started: dict[bool, TensorCores], blocks: list[TensorCores]) -> None:
+        dtypes = frozenset[torch.dtype]().union(*(one.dtypes for one in [*started.values(), *blocks]))
         if dtypes and self._replaced is None:
             self._replaced = ReplacedKernels("CPU", _replacements())
         elif not dtypes and self._replaced is not None:

@@ -12,13 +12,16 @@ RIGHT_ORDER = (
     "In each iteration: scaler.scale(loss).backward(), then scaler.unscale_(optimizer) if you look at its gradients or "
     "clip them, then scaler.step(optimizer), and once for all optimizers scaler.update()"
 )
+WAY_OUT = "If an iteration was broken off, call scaler.update() and begin again with scale()"
 
 
 class CallOrderError(RuntimeError):
     """A method of a scaler was called at the wrong time."""
 
-    def __init__(self, call: str, why: str) -> None:
-        super().__init__(f"{call}: {why}. {RIGHT_ORDER}.")
+
+def wrong_time(call: str, why: str, way_out: bool = False) -> CallOrderError:
+    """Return the error of a call. `way_out`: whether calls of an iteration that was broken off may be the cause."""
+    return CallOrderError(f"{call}: {why}. {RIGHT_ORDER}.{f' {WAY_OUT}.' if way_out else ''}")
 
 
 class LossScaleTooSmall(RuntimeError):
@@ -29,13 +32,15 @@ class LossScaleTooSmall(RuntimeError):
     whose derivative is not finite there.
     """
 
-    def __init__(self, scale: float, rule: ScaleRule, skips: Collection[Sequence[Search]]) -> None:
-        super().__init__(
-            f"update: an overflow at loss scale {shown(scale)} asks for {shown(after_backoff(scale, rule))}, below "
-            f"min_scale={shown(rule.min_scale or 0.0)}. {_who(skips)}. A smaller scale is not likely to "
-            "help. Look for NaN or infinity in the inputs, the loss and the weights, and see that zero_grad() is "
-            "called after skipped steps, too"
-        )
+
+def too_small(scale: float, rule: ScaleRule, skips: Collection[Sequence[Search]]) -> LossScaleTooSmall:
+    """Return the error of an overflow at this scale, the last of these skips."""
+    return LossScaleTooSmall(
+        f"update: an overflow at loss scale {shown(scale)} asks for {shown(after_backoff(scale, rule))}, below "
+        f"min_scale={shown(rule.min_scale or 0.0)}. {_who(skips)}. A smaller scale is not likely to "
+        "help. Look for NaN or infinity in the inputs, the loss and the weights, and see that zero_grad() is "
+        "called after skipped steps, too"
+    )
 
 
 def _who(skips: Collection[Sequence[Search]]) -> str:

@@ -14,6 +14,9 @@ class History:
     Two plain lists, easy to plot. As long as the scale stays, its entries share one number, so an entry takes 16 bytes:
     a run of a million updates keeps 16 MB. `clear()` empties both lists.
 
+    An update counts also if the step before it was left out or failed; its entry then says "not skipped" unless
+    `unscale_` had found an overflow.
+
     Attributes:
         scales: the loss scale with which each step was done, that is before its update changed it.
         skipped: whether an optimizer skipped the step because a gradient was infinite or NaN.
@@ -39,7 +42,8 @@ class History:
 
     def add(self, scale: float, skipped: bool) -> None:
         """Add the entry of one step."""
-        self.scales.append(scale)
+        same = self.scales and self.scales[-1] == scale
+        self.scales.append(self.scales[-1] if same else scale)
         self.skipped.append(skipped)
         self.stopped = False
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from amp_lab.scaling.marks import Marks
 from amp_lab.scaling.rule import shown
 from amp_lab.scaling.unscaling import gradients, values_of
 
@@ -69,27 +70,23 @@ def label_of(optimizer: torch.optim.Optimizer, number: int, place: int) -> str:
 
 
 class Trace:
-    """Where a fused optimizer's gradients can still be searched, until the next loss is scaled."""
+    """Where a fused optimizer's gradients can be searched, as long as they are those of this step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = weakref.ref(optimizer)
-        self._is_open = True
-
-    def close(self) -> None:
-        """Say that the gradients are, or soon will be, those of another step."""
-        self._is_open = False
+        self._marks = Marks(optimizer)
 
     def search(self) -> Search | None:
         """Search the gradients; None if it is too late."""
         optimizer = self._optimizer()
-        return Search(optimizer) if optimizer is not None and self._is_open else None
+        return Search(optimizer) if optimizer is not None and self._marks.hold(optimizer) else None
 
 
 class StepReport:
     """What one call of `scaler.step(optimizer)` did.
 
     After a fused optimizer the first question waits for the device, and the names of what overflowed are found when
-    asked for: ask before the gradients are cleared or clipped.
+    asked for: ask before the gradients are cleared or changed.
     """
 
     def __init__(

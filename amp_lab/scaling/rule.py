@@ -47,14 +47,14 @@ class ScaleRule:
         interval = whole("growth_interval", self.growth_interval)
         if growth < 1:
             raise ValueError(
-                f"growth_factor={growth!r}: the scale grows by it, so it is 1 or more (2.0 is usual)"
+                f"growth_factor={growth!r}: the scale grows by it, so it must be 1 or more (2.0 is usual)"
             )
         if backoff > 1:
             raise ValueError(
-                f"backoff_factor={backoff!r}: the scale shrinks by it, so it is at most 1 (0.5 is usual)"
+                f"backoff_factor={backoff!r}: the scale shrinks by it, so it must be at most 1 (0.5 is usual)"
             )
         if interval < 1:
-            raise ValueError(f"growth_interval={interval!r}: it counts steps, so it is 1 or more")
+            raise ValueError(f"growth_interval={interval!r}: it counts steps, so it must be 1 or more")
         if self.min_scale is not None:
             # Written past the lock of the dataclass: the floor is a scale, too, so it is one that FP32 holds.
             object.__setattr__(self, "min_scale", as_scale("min_scale", self.min_scale))
@@ -63,9 +63,14 @@ class ScaleRule:
 def start(scale: object, rule: ScaleRule, name: str = "init_scale") -> ScaleState:
     """Return the state before the first step, with the scale rounded to FP32. `name` is for messages."""
     first = as_scale(name, scale)
-    if rule.min_scale is not None and first < rule.min_scale:
-        raise ValueError(f"{name}={scale!r} is below min_scale={rule.min_scale!r}: start there or above it")
+    not_below(rule.min_scale, name, first, "start there or above it")
     return ScaleState(first)
+
+
+def not_below(min_scale: float | None, name: str, scale: float, advice: str) -> None:
+    """Raise a ValueError if a scale is below the floor. `name` and `advice` are for its message."""
+    if min_scale is not None and scale < min_scale:
+        raise ValueError(f"{name}={scale!r} is below min_scale={min_scale!r}: {advice}")
 
 
 def loaded(saved: Mapping[str, object], min_scale: float | None) -> tuple[ScaleState, ScaleRule]:
@@ -76,12 +81,14 @@ def loaded(saved: Mapping[str, object], min_scale: float | None) -> tuple[ScaleS
         whole("growth_interval", saved["growth_interval"]),
         min_scale,
     )
-    clean_steps = whole("_growth_tracker", saved["_growth_tracker"])
+    clean_steps = whole("_growth_tracker", saved["_growth_tracker"], most=2**31 - 1)
     if clean_steps < 0:
-        raise ValueError(f"_growth_tracker={clean_steps}: it counts steps, so it is 0 or more")
-    if saved["scale"] == 0 and min_scale is None:
-        return ScaleState(0.0, clean_steps), rule
-    return start(saved["scale"], rule, "scale")._replace(clean_steps=clean_steps), rule
+        raise ValueError(f"_growth_tracker={clean_steps}: it counts steps, so it must be 0 or more")
+    scale = 0.0 if saved["scale"] == 0 else as_scale("scale", saved["scale"])
+    not_below(
+        min_scale, "load_state_dict: scale", scale, "load it into a scaler made with a smaller min_scale"
+    )
+    return ScaleState(scale, clean_steps), rule
 
 
 def next_scale(state: ScaleState, overflowed: bool, rule: ScaleRule) -> ScaleState:
@@ -125,28 +132,48 @@ def as_scale(name: str, number: object) -> float:
     """Return a number as a loss scale: above 0, and finite after rounding to FP32. `name` is for messages."""
     scale = to_fp32(positive(name, number))
     if scale == 0 or math.isinf(scale):
-        raise ValueError(f"{name}={number!r}: a loss scale is an FP32 number, and FP32 has none of this size")
+        raise ValueError(
+            f"{name}={said(number)}: a loss scale is an FP32 number, and FP32 has none of this size"
+        )
     return scale
+
+
+def has_inverse(scale: float) -> bool:
+    """Return whether FP32 holds 1/scale, which gradients are multiplied by."""
+    return scale > 0 and math.isfinite(to_fp32(1 / scale))
 
 
 def positive(name: str, number: object) -> float:
     """Return a number that is above 0 and finite. `name` is for messages."""
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
-        raise TypeError(f"{name}={number!r}: it is a number, like 2.0")
+        hint = ". The number in a tensor is its .item()" if hasattr(number, "item") else ""
+        raise TypeError(f"{name}={said(number)}: must be a number, like 2.0{hint}")
     try:
         value = float(number)
     except OverflowError:  # a whole number of many digits
         value = math.inf
     if not 0 < value < math.inf:
-        raise ValueError(f"{name}={number!r}: it is above 0 and finite")
+        raise ValueError(f"{name}={said(number)}: must be above 0 and finite")
     return value
 
 
-def whole(name: str, number: object) -> int:
-    """Return a whole number. `name` is for messages."""
+def whole(name: str, number: object, most: int = 2**63 - 1) -> int:
+    """Return a whole number that PyTorch's kernel can hold, too. `name` is for messages."""
     if isinstance(number, bool) or not isinstance(number, numbers.Integral):
-        raise TypeError(f"{name}={number!r}: it counts steps, so it is a whole number")
-    return int(number)
+        raise TypeError(f"{name}={said(number)}: it counts steps, so it must be a whole number")
+    value = int(number)
+    if value > most:
+        raise ValueError(f"{name}={said(number)}: must be at most {most:,}")
+    return value
+
+
+def said(value: object) -> str:
+    """Return a wrong value as a message shows it: cut short if it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python does not write out whole numbers of more than 4,300 digits
+        return "<a whole number of thousands of digits>"
+    return text if len(text) <= 60 else f"{text[:50]}…"
 
 
 def shown(scale: float) -> str:

@@ -6,56 +6,39 @@
     scaler.update()
 
 Between two updates each optimizer is READY, then UNSCALED, then STEPPED, and a call at the wrong time is an error. So
-it is in `torch.amp.GradScaler`, whose methods these are; here, a loss must also have been scaled since the last update.
+it is in `torch.amp.GradScaler`, whose methods these are. Here, a loss must also have been scaled since the last update,
+and no backward pass of a scaled loss may write to gradients that are already unscaled.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections import deque
-from collections.abc import Callable, Iterable
-from enum import Enum
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import torch
 
 from amp_lab.scaling import rule as rules
-from amp_lab.scaling.errors import CallOrderError, LossScaleTooSmall
+from amp_lab.scaling.errors import too_small, wrong_time
 from amp_lab.scaling.history import History
 from amp_lab.scaling.loss_scale import LossScale
+from amp_lab.scaling.marks import Marks
+from amp_lab.scaling.optimizer_state import OptimizerState, Stage, refuse_closure, refuse_others
 from amp_lab.scaling.outputs import scale_outputs
 from amp_lab.scaling.report import Search, StepReport, Trace
 from amp_lab.scaling.rule import ScaleRule, ScaleState
-from amp_lab.scaling.unscaling import Found, gradients, search, unscale
+from amp_lab.scaling.unscaling import Found, search, unscale
 
 T = TypeVar("T")
 
 # Of how many skips in a row `LossScaleTooSmall` can tell.
 REMEMBERED_SKIPS = 100
-
-
-class Stage(Enum):
-    """How far an optimizer has come since the last update."""
-
-    READY = "ready"
-    UNSCALED = "unscaled"
-    STEPPED = "stepped"
-
-
-class OptimizerState:
-    """What happened to an optimizer since the last update."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        # Kept alive until the update: another optimizer must not get its id, under which it is filed.
-        self.optimizer = optimizer
-        self.is_fused = _decides_itself(optimizer)
-        self.stage = Stage.READY
-        # Was a gradient infinite or NaN? None: not looked, or there were no gradients. A tensor: the device knows.
-        self.overflowed: bool | torch.Tensor | None = None
-        self.search: Search | Trace | None = None
-        self.versions: list[int] = []
+SPOILT = (
+    "backward() of a scaled loss has run after unscale_, or after a step that failed, and this optimizer's gradients "
+    "hold what it has added: not divided, and so too large by the loss scale"
+)
 
 
 class LossScaler:
@@ -73,7 +56,6 @@ class LossScaler:
         self._states: dict[int, OptimizerState] = {}
         self._reports: WeakKeyDictionary[torch.optim.Optimizer, StepReport] = WeakKeyDictionary()
         self._last: StepReport | None = None
-        self._open_traces: list[Trace] = []
         self._is_scaled = False
 
     @overload
@@ -99,18 +81,27 @@ class LossScaler:
         Raises:
             TypeError: if there is something else among the outputs.
         """
-        self._is_scaled = True
-        for trace in self._open_traces:
-            trace.close()
-        self._open_traces.clear()
-        if isinstance(outputs, torch.Tensor):
-            return outputs * self._scale_on(outputs.device)
-        return scale_outputs(outputs, self._scale_on)
+        was_scaled = self._is_scaled
+        try:
+            return scale_outputs(outputs, self._scaled)
+        except Exception:
+            self._is_scaled = was_scaled  # a refused call is none
+            raise
 
-    def _scale_on(self, device: torch.device) -> torch.Tensor:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    def _scaled(self, output: torch.Tensor) -> torch.Tensor:
+        if output.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             self._is_recorded = True
-        return self._scale.on(device)
+        scaled = output * self._scale.on(output.device)
+        self._is_scaled = True
+        if scaled.requires_grad and not torch.compiler.is_compiling():
+            assert scaled.grad_fn is not None
+            scaled.grad_fn.register_prehook(self._watch_backward)
+        return scaled
+
+    def _watch_backward(self, *_: Any) -> None:
+        """Let the optimizers see to their gradients: the backward pass of a scaled output begins."""
+        for state in self._states.values():
+            state.watch_backward()
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients of an optimizer by the scale, in place, and look for infinities and NaNs in them.
@@ -122,17 +113,22 @@ class LossScaler:
             ValueError: if a gradient is FP16.
         """
         state = self._state_of(optimizer, "unscale_")
-        if state.stage is not Stage.READY:
-            done = "step" if state.stage is Stage.STEPPED else "unscale_"
-            raise CallOrderError(
-                "unscale_", f"{done} was called before for this optimizer since the last update()"
+        if state.stage is Stage.STEPPED:
+            raise wrong_time(
+                "unscale_", "step was called before for this optimizer since the last update()", True
+            )
+        if state.stage is Stage.UNSCALED and state.overflowed is not None:
+            raise wrong_time(
+                "unscale_",
+                "unscale_ or step has already unscaled these gradients since the last update()",
+                True,
             )
         self._unscale(state)
-        state.versions = _versions(optimizer) if state.is_fused else []
+        state.unscaled = Marks(optimizer) if state.is_fused else None
 
     def _unscale(self, state: OptimizerState) -> None:
         found = unscale(state.optimizer, self._scale.inverse_on)
-        state.stage = Stage.UNSCALED
+        state.set_unscaled()
         state.overflowed = self._gathered(found)
         # The one wait of a step. It is here and not in `step`: whose gradient overflowed can no longer be seen after
         # clipping, which makes NaN of all gradients if one was.
@@ -153,6 +149,8 @@ class LossScaler:
         The gradients are unscaled first, if `unscale_` has not done it. A fused optimizer unscales and decides by
         itself, and nothing waits for it. `scaler.last` says what was done.
 
+        If `optimizer.step` raises, this was no step: the same call can be made again, or `update()` ends the iteration.
+
         Args:
             optimizer: whose turn it is.
             args, kwargs: passed to `optimizer.step`.
@@ -161,14 +159,19 @@ class LossScaler:
             what `optimizer.step` returned; None if the step was skipped.
 
         Raises:
-            CallOrderError: if this optimizer has already made its step, no loss was scaled, or it has no gradients.
-            RuntimeError: if a closure is given. It would compute gradients again, unscaled ones.
-            ValueError: if a gradient is FP16.
+            CallOrderError: if this optimizer has already made its step, no loss was scaled, it has no gradients, or
+                `backward()` of a scaled loss has written to its gradients since they were unscaled.
+            RuntimeError: if a closure is given or needed. It would compute gradients again, unscaled ones.
+            ValueError: if a gradient is FP16, unless a fused optimizer unscales by itself.
         """
-        _refuse_closure(args, kwargs)
         state = self._state_of(optimizer, "step")
+        refuse_closure(optimizer, args, kwargs)
         if state.stage is Stage.STEPPED:
-            raise CallOrderError("step", "step was called before for this optimizer since the last update()")
+            raise wrong_time(
+                "step", "step was called before for this optimizer since the last update()", True
+            )
+        if state.is_spoilt():
+            raise wrong_time("step", SPOILT, True)
         take = self._step_fused if state.is_fused else self._step
         scale = self._scale.snapshot()
         result = take(state, args, kwargs)
@@ -181,20 +184,20 @@ class LossScaler:
         if state.stage is Stage.READY:
             self._unscale(state)
         if state.overflowed is None:
-            raise CallOrderError("step", "no parameter of this optimizer has a gradient")
+            del self._states[id(state.optimizer)]  # nothing was done with it
+            raise wrong_time("step", "no parameter of this optimizer had a gradient to unscale")
         return None if state.overflowed else state.optimizer.step(*args, **kwargs)
 
     def _step_fused(self, state: OptimizerState, args: Any, kwargs: Any) -> float | None:
         """Give the optimizer the scale and what was found. Its kernel unscales, or does nothing."""
         optimizer, home = state.optimizer, self._scale.home
         own = getattr(optimizer, "grad_scale", None)  # a scale that somebody has put on top
+        # Were they clipped since unscale_? Then all may be NaN because one was infinite.
+        is_as_found = state.unscaled is None or state.unscaled.hold(optimizer)
         if state.stage is Stage.READY:
             state.overflowed = self._gathered(search(optimizer))
-            state.search = Trace(optimizer)
             scale = self._scale.on(home)
             own = scale if own is None else scale * own
-        elif _versions(optimizer) == state.versions:
-            state.search = Trace(optimizer)
         found = state.overflowed
         if found is None:  # no gradients, so nothing can be wrong with them
             found = torch.zeros((), dtype=torch.float32, device=home)
@@ -205,40 +208,47 @@ class LossScaler:
         finally:
             delattr(optimizer, "grad_scale")
             delattr(optimizer, "found_inf")
-        if isinstance(state.search, Trace):
-            self._open_traces.append(state.search)
+        state.search = Trace(optimizer) if is_as_found else None
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """End the iteration: adapt the scale, once for all optimizers, and let each of them begin again.
 
         Args:
-            new_scale: the next scale, if you do not want the rule's. The host waits for it if it is on a device.
+            new_scale: the next scale, if you do not want the rule's, not below `min_scale`. The host waits for it if it
+                is on a device.
 
         Raises:
             CallOrderError: if no optimizer was stepped or unscaled since the last update.
             LossScaleTooSmall: if the scale would fall below `min_scale`. It is `min_scale` then.
+            TypeError, ValueError: if `new_scale` is no scale.
         """
         if not self._scale.was_used:
-            raise CallOrderError("update", "no loss was scaled yet")
-        if new_scale is not None:
-            new_scale = _one_number(new_scale)
+            raise wrong_time("update", "no loss was scaled yet")
+        number = None if new_scale is None else self._number(new_scale)
         states = self._states.values()
         answers = [state.overflowed for state in states if state.overflowed is not None]
-        if not answers and new_scale is None:
-            raise CallOrderError("update", "no optimizer was stepped or unscaled since the last update()")
+        if not answers and number is None:
+            self._states = {}  # of optimizers without gradients, with which nothing was done
+            raise wrong_time("update", "no optimizer was stepped or unscaled since the last update()")
         overflowed = _any_of(answers)
-        if self._scale.rule.min_scale is not None and new_scale is None:
-            self._watch_the_floor(overflowed)
+        if self._scale.rule.min_scale is not None:
+            self._watch_the_floor(overflowed, number)
         else:
-            self._scale.advance(overflowed, new_scale)
+            self._scale.advance(overflowed, number)
             self._begin_again()
+
+    def _number(self, new_scale: float | torch.Tensor) -> float:
+        """Return a scale that somebody wants, if it is allowed."""
+        number = _one_number(new_scale)
+        rules.not_below(self._scale.rule.min_scale, "new_scale", number, "the scale may not fall below it")
+        return number
 
     def _begin_again(self) -> None:
         self._states = {}
         self._is_scaled = False
 
-    def _watch_the_floor(self, overflowed: bool | torch.Tensor) -> None:
+    def _watch_the_floor(self, overflowed: bool | torch.Tensor, new_scale: float | None) -> None:
         """Update with a `min_scale`. The host waits: who wants a run to stop in time has to know in time."""
         overflowed = bool(overflowed)
         if overflowed:
@@ -249,19 +259,27 @@ class LossScaler:
         else:
             self._skips_in_a_row.clear()
         before, rule = self._scale.state.scale, self._scale.rule
-        self._scale.advance(overflowed)
+        self._scale.advance(overflowed, new_scale)
         self._begin_again()
-        if overflowed and rules.sinks(before, rule):
+        if overflowed and new_scale is None and rules.sinks(before, rule):
             self._scale.history.stopped = True
-            raise LossScaleTooSmall(before, rule, self._skips_in_a_row)
+            raise too_small(before, rule, self._skips_in_a_row)
 
     @property
     def last(self) -> StepReport | None:
-        """What the last call of `step` did; None before the first. See `last_for` for several optimizers."""
+        """What the last call of `step` did; None before the first. See `last_for` for several optimizers.
+
+        A call that raised an error leaves no report: this is then the one before it.
+        """
         return self._last
 
     def last_for(self, optimizer: torch.optim.Optimizer) -> StepReport | None:
-        """Return what the last call of `step` with this optimizer did; None before the first."""
+        """Return what the last call of `step` with this optimizer did; None before the first.
+
+        Raises:
+            TypeError: if it is no optimizer.
+        """
+        refuse_others(optimizer, "last_for")
         return self._reports.get(optimizer)
 
     @property
@@ -305,13 +323,19 @@ class LossScaler:
 
         Raises:
             RuntimeError: if it is empty, as that of a GradScaler with `enabled=False` is.
-            KeyError, TypeError, ValueError: if something is missing or out of range.
+            KeyError, TypeError, ValueError: if something is missing or out of range, or if it is the state of a scale
+                that changes and this is a StaticLossScaler, or the other way round.
         """
         self._scale.set(*self._read(state_dict))
         self._skips_in_a_row.clear()
         self._begin_again()
 
     def _read(self, state_dict: dict[str, Any]) -> tuple[ScaleState, ScaleRule]:
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(
+                "load_state_dict: the state must be a dict, what state_dict() of a scaler has returned, not a "
+                f"{type(state_dict).__name__}"
+            )
         if not state_dict:
             raise RuntimeError(
                 "load_state_dict: the state is empty. It was probably saved from a GradScaler with enabled=False, "
@@ -328,10 +352,9 @@ class LossScaler:
 
     def _state_of(self, optimizer: torch.optim.Optimizer, call: str) -> OptimizerState:
         """Return the state of an optimizer, if it is not too early for this call."""
-        if not hasattr(optimizer, "param_groups"):
-            raise TypeError(f"{call}({type(optimizer).__name__}): the argument is an optimizer")
+        refuse_others(optimizer, call)
         if not (self._is_scaled or (self._is_recorded and self._scale.was_used)):
-            raise CallOrderError(call, "no loss was scaled since the last update()")
+            raise wrong_time(call, "no loss was scaled since the last update()")
         state = self._states.get(id(optimizer))
         if state is None:
             state = self._states[id(optimizer)] = OptimizerState(optimizer)
@@ -340,11 +363,11 @@ class LossScaler:
     def __getstate__(self) -> dict[str, Any]:
         """Let pickle and copy have everything but the reports, between two iterations."""
         if self._states:
-            raise CallOrderError(
-                "pickle or deepcopy", "an iteration has begun and not ended: copy it after update()"
+            raise wrong_time(
+                "pickle or deepcopy", "an iteration has begun and not ended: copy it after update()", True
             )
         state = self.__dict__.copy()
-        for name in ("_states", "_reports", "_last", "_open_traces", "_is_scaled", "_skips_in_a_row"):
+        for name in ("_states", "_reports", "_last", "_is_scaled", "_skips_in_a_row"):
             del state[name]
         return state
 
@@ -368,19 +391,6 @@ def _any_of(answers: list[bool | torch.Tensor]) -> bool | torch.Tensor:
     return _total(on_device) if on_device else False
 
 
-def _versions(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Return PyTorch's count of writes to each gradient."""
-    return [gradient._version for _, _, _, gradient in gradients(optimizer)]
-
-
-def _refuse_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if "closure" in kwargs or (args and callable(args[0])):
-        raise RuntimeError(
-            "step with a closure: it would compute new gradients, which nobody unscales. Optimizers that need a "
-            "closure (LBFGS) cannot be used with a loss scaler"
-        )
-
-
 def _one_number(new_scale: float | torch.Tensor) -> float:
     if isinstance(new_scale, torch.Tensor):
         if new_scale.numel() != 1 or new_scale.requires_grad:
@@ -389,20 +399,3 @@ def _one_number(new_scale: float | torch.Tensor) -> float:
             )
         new_scale = new_scale.item()
     return rules.as_scale("new_scale", new_scale)
-
-
-def _decides_itself(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer takes `grad_scale` and `found_inf`, as those with fused=True do."""
-    if not getattr(optimizer, "_step_supports_amp_scaling", False):
-        return False
-    if _wants_scaler(type(optimizer).step):
-        raise TypeError(
-            f"{type(optimizer).__name__}.step takes a grad_scaler, an interface that PyTorch has deprecated: use a "
-            "version of this optimizer that reads its attributes grad_scale and found_inf"
-        )
-    return True
-
-
-@functools.cache
-def _wants_scaler(step: Callable[..., Any]) -> bool:
-    return "grad_scaler" in inspect.signature(step).parameters

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from amp_lab.scaling.history import History
-from amp_lab.scaling.rule import ScaleRule, next_scale, sinks, start
+from amp_lab.scaling.rule import ScaleRule, next_scale, said, sinks, start
 
 # FP16's largest number is 65504 and the next would be 65536. From the middle of the two on, rounding gives infinity.
 ROUNDS_TO_INFINITY = 65520.0
@@ -34,16 +35,13 @@ def simulate(
         one entry per step. With `min_scale` the last entry is the step at which a real run would have stopped.
 
     Raises:
-        TypeError, ValueError: if a setting is outside its range, or a peak is negative.
+        TypeError, ValueError: if a setting is outside its range, or a peak is no number or negative.
     """
     rule = ScaleRule(growth_factor, backoff_factor, growth_interval, min_scale)
     state = start(init_scale, rule)
     history = History()
-    for step, peak in enumerate(map(float, peaks)):
-        if peak < 0:
-            raise ValueError(
-                f"peaks[{step}] is {peak!r}: a peak is the largest |gradient| of a step, 0 or more"
-            )
+    for step, given in enumerate(_one_by_one(peaks)):
+        peak = _peak(step, given)
         # Written as "not below", so that NaN counts as an overflow.
         overflowed = not state.scale * peak < ROUNDS_TO_INFINITY
         history.add(state.scale, overflowed)
@@ -52,3 +50,29 @@ def simulate(
             break
         state = next_scale(state, overflowed, rule)
     return history
+
+
+def _one_by_one(peaks: Any) -> Iterable[object]:
+    if isinstance(peaks, str | bytes | Mapping) or getattr(peaks, "ndim", 1) != 1:
+        raise TypeError(f"peaks={said(peaks)}: must be a list or a 1-D tensor, with one number for each step")
+    each: Iterable[object] = peaks
+    return each
+
+
+def _peak(step: int, given: Any) -> float:
+    try:
+        if isinstance(given, str | bytes | bool) or getattr(given, "ndim", 0) != 0:
+            raise TypeError
+        peak = float(given)
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+        RuntimeError,
+    ) as error:  # RuntimeError: a tensor without data
+        raise TypeError(
+            f"peaks[{step}] is {said(given)}: must be one number, the largest |gradient| of a step"
+        ) from error
+    if peak < 0:
+        raise ValueError(f"peaks[{step}] is {peak!r}: a peak is the largest |gradient| of a step, 0 or more")
+    return peak

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from amp_lab.scaling.rule import ScaleRule, ScaleState, start
+import torch
+
+from amp_lab.scaling.rule import ScaleRule, ScaleState, has_inverse, start
 from amp_lab.scaling.scaler import LossScaler
 
 # Growing and backing off by 1, each step anew, is doing nothing.
@@ -18,7 +20,8 @@ class StaticLossScaler(LossScaler):
     `update(new_scale)`. A step with an infinite or NaN gradient is skipped here, too.
 
     Args:
-        scale: any number above 0 that FP32 holds. A power of two changes no bit of a gradient but its exponent.
+        scale: a number that FP32 holds, and whose inverse it holds, too: from 3e-39 to 3.4e38. A power of two changes
+            no bit of a gradient but its exponent.
 
     Raises:
         TypeError, ValueError: if it is something else.
@@ -29,7 +32,9 @@ class StaticLossScaler(LossScaler):
     """
 
     def __init__(self, scale: float) -> None:
-        super().__init__(start(scale, NO_CHANGE, "scale"), NO_CHANGE)
+        state = start(scale, NO_CHANGE, "scale")
+        _see_that_it_divides("scale", state.scale)
+        super().__init__(state, NO_CHANGE)
 
     def set_growth_factor(self, new_factor: float) -> None:
         self._refuse("set_growth_factor")
@@ -43,8 +48,14 @@ class StaticLossScaler(LossScaler):
     def _refuse(self, call: str) -> None:
         raise TypeError(f"{call}: the scale of a StaticLossScaler does not change; use a DynamicLossScaler")
 
+    def _number(self, new_scale: float | torch.Tensor) -> float:
+        number = super()._number(new_scale)
+        _see_that_it_divides("new_scale", number)
+        return number
+
     def _read(self, state_dict: dict[str, Any]) -> tuple[ScaleState, ScaleRule]:
         state, rule = super()._read(state_dict)
+        _see_that_it_divides("load_state_dict: scale", state.scale)
         if (rule.growth_factor, rule.backoff_factor) != (1.0, 1.0):
             raise ValueError(
                 "load_state_dict: this state is of a scaler that changes its scale (growth_factor "
@@ -55,3 +66,11 @@ class StaticLossScaler(LossScaler):
 
     def __repr__(self) -> str:
         return f"StaticLossScaler({self.get_scale()!r})"
+
+
+def _see_that_it_divides(name: str, scale: float) -> None:
+    if not has_inverse(scale):
+        raise ValueError(
+            f"{name}={scale!r}: gradients are multiplied by 1/scale, and FP32 has no number of this size; "
+            "3e-39 is about the least scale"
+        )

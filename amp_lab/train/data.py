@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import numbers
+
 import torch
+
+from amp_lab.train.arguments import as_seed, is_whole
+
+_CPU = torch.device("cpu")  # whatever the default device is
 
 
 def digits(count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -12,7 +18,7 @@ def digits(count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         count: how many of the 1,797 images; None for all.
 
     Returns:
-        images, FP32 of shape `(count, 64)`: 8 × 8 pixels in rows, from 0 (paper) to 1 (ink);
+        both on the CPU: images, FP32 of shape `(count, 64)`: 8 × 8 pixels in rows, from 0 (paper) to 1 (ink);
         labels, int64 of shape `(count,)`: the digit, 0 to 9.
 
     Raises:
@@ -21,7 +27,7 @@ def digits(count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
 
     Source: `sklearn.datasets.load_digits`, the test part of the UCI set "Optical Recognition of Handwritten Digits".
     """
-    if not (count is None or (isinstance(count, int) and not isinstance(count, bool))):
+    if not (count is None or is_whole(count)):
         raise TypeError(
             f"digits(count={count!r}): count is how many images you want, an int, or None for all"
         )
@@ -32,8 +38,8 @@ def digits(count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         raise ValueError(
             f"digits(count={count}): there are {len(data):,} images; ask for 1 to {len(data):,}, or for None (all)"
         )
-    images = torch.as_tensor(data[:count], dtype=torch.float32) / 16
-    return images, torch.as_tensor(target[:count], dtype=torch.int64)
+    images = torch.as_tensor(data[:count], dtype=torch.float32, device=_CPU) / 16
+    return images, torch.as_tensor(target[:count], dtype=torch.int64, device=_CPU)
 
 
 def noisy_digits(noise: float = 0.5, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,14 +50,15 @@ def noisy_digits(noise: float = 0.5, *, seed: int = 0) -> tuple[torch.Tensor, to
         seed: of the noise; the global random numbers stay as they are.
 
     Returns:
-        noisy, clean: FP32 of shape `(1797, 1, 8, 8)`. `clean` is `digits()`, as images of one channel.
+        noisy, clean: FP32 of shape `(1797, 1, 8, 8)`, on the CPU. `clean` is `digits()`, as images of one channel.
         Pixels of `noisy` are not clipped: some are below 0 or above 1.
 
     Raises:
-        ValueError: if `noise` is negative, infinite or NaN.
+        ValueError: if `noise` is no number from 0 to 1e30 (FP32 has to hold the pixels), or `seed` not an int.
     """
-    if not 0 <= noise < float("inf"):
-        raise ValueError(f"noisy_digits(noise={noise}): a standard deviation is a finite number, 0 or more")
+    if not isinstance(noise, numbers.Real) or not 0 <= noise <= 1e30:
+        raise ValueError(f"noisy_digits(noise={noise!r}): a standard deviation is a number from 0 to 1e30")
     clean = digits()[0].reshape(-1, 1, 8, 8)
-    generator = torch.Generator().manual_seed(seed)
-    return clean + noise * torch.randn(clean.shape, generator=generator), clean
+    generator = torch.Generator(_CPU).manual_seed(as_seed("noisy_digits", seed))
+    normal = torch.randn(clean.shape, generator=generator, dtype=torch.float32, device=_CPU)
+    return clean + float(noise) * normal, clean

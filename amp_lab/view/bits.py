@@ -13,6 +13,7 @@ from matplotlib.patches import Rectangle
 
 from amp_lab.view.fields import INKS, Bits, Ink
 from amp_lab.view.given import is_format
+from amp_lab.view.lettering import wrapped
 from amp_lab.view.stored import Layout, NumberFormat, Stored, decimal, store
 from amp_lab.view.typed import number
 
@@ -57,7 +58,7 @@ def bit_layout(rows: Sequence[tuple[NumberFormat, float | str | None]], title: s
     pitches = [_PITCH if stored is None else _PITCH_WITH_CAPTION for _, stored in found]
     figure, axes = _canvas(_HEAD + sum(pitches))
     top = figure.get_figheight() - _HEAD
-    axes.text(_MARGIN, top + _HEAD - 0.1, title, va="top", fontsize=12)
+    axes.text(_MARGIN, top + _HEAD - 0.1, wrapped(title, lines=1), va="top", fontsize=12)
     _name_fields(axes, found[0][0], grid, top)
     for (format, stored), pitch in zip(found, pitches, strict=True):
         _draw_row(axes, format, stored, grid, top)

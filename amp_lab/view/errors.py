@@ -12,12 +12,12 @@ from matplotlib.ticker import NullLocator
 
 from amp_lab.view import powers
 from amp_lab.view.given import named, numbers
-from amp_lab.view.lettering import NAME_WIDTH, ink, label_decades, legend, on_decades, wrapped
+from amp_lab.view.lettering import GRID, NAME_WIDTH, ink, label_decades, legend, on_decades, wrapped
 from amp_lab.view.plots import COLOURS
 from amp_lab.view.typed import as_float
 
 _MARKS = (("orange", "o"), ("pink", "s"), ("blue", "^"), ("green", "D"), ("black", "v"))
-_MOST_LABELS = 10  # of lengths, which may be long numbers
+_MOST_LABELS = 8  # of lengths, which may be long numbers
 
 
 def error_growth(
@@ -107,7 +107,7 @@ def _label(axes: Axes, lengths: list[float]) -> None:
     axes.set_xticks(labelled, [powers.plain(length) for length in labelled])
     axes.xaxis.set_minor_locator(NullLocator())
     label_decades(axes.yaxis, _percent)
-    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axes.grid(True, which="major", **GRID)
     axes.spines[["top", "right"]].set_visible(False)
 
 

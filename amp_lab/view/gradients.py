@@ -89,6 +89,7 @@ LOOKS: Final = {
     "overflow": _Look(COLOURS["black"], "xxx", "overflow"),
 }
 _MARGIN: Final = 3  # powers of two to be seen beyond the window's ends
+_WORD: Final = 0.1  # of the axis, beside the bars: for "smallest" and "largest"
 _WIDTH, _HEIGHT, _LINE = 8.0, 3.9, 0.21  # of the figure, and of one more line of its title, in inches
 
 
@@ -98,7 +99,6 @@ _TRIANGLE: Final[dict[str, Any]] = {
     "marker": "v",
     "markersize": 8,
     "color": COLOURS["green"],
-    "markeredgecolor": "white",
 }
 
 
@@ -107,8 +107,8 @@ def gradient_histogram(report: Report, scale: float | None = None, title: str | 
 
     A bar counts the gradients between two powers of two. Where the format makes zero, a subnormal number, a normal
     one or infinity of them, bars and background have a colour each; the shares are exact, and of the finite nonzero
-    gradients. Triangles stand at the smallest and the largest gradient, where few others may make a bar to be seen: the
-    left one in the middle of its bar, the right one where it is.
+    gradients. Triangles stand at the smallest gradient (in the middle of its bar) and the largest, as a bar of a few
+    among millions cannot be seen.
 
     Args:
         report: what `amp_lab.gradient_report` returns.
@@ -147,7 +147,9 @@ def limits(report: Report, scale: float) -> tuple[float, float]:
     low, high = window_ends(report)
     if not report.powers:
         return low, high
-    return min(low, report.powers[0] + shift - 1), max(high, report.powers[-1] + shift + 2)
+    first, last = report.powers[0] + shift, report.powers[-1] + shift + 1
+    room = _WORD * (max(high, last) - min(low, first))
+    return min(low, first - room), max(high, last + room)
 
 
 def window_ends(report: Report) -> tuple[float, float]:
@@ -224,12 +226,17 @@ def _draw_bars(axes: Axes, report: Report, scale: float, regions: dict[str, tupl
 
 
 def _mark_extremes(axes: Axes, report: Report, scale: float, ends: tuple[float, float]) -> None:
-    """Put triangles where the smallest and the largest gradient are: a bar of a few among millions cannot be seen."""
+    """Put triangles where the smallest and the largest gradient are."""
     if not report.powers:
         return
-    places = [report.powers[0] + 0.5 + math.log2(scale), math.log2(report.total.largest) + math.log2(scale)]
-    inside = [place for place in places if ends[0] <= place <= ends[1]]
-    axes.plot(inside, [0.035] * len(inside), transform=axes.get_xaxis_transform(), zorder=3, **_TRIANGLE)
+    smallest, largest = report.powers[0] + 0.5, math.log2(report.total.largest)
+    for size, words, side in ((smallest, "smallest  ", "right"), (largest, "  largest", "left")):
+        place = size + math.log2(scale)
+        if ends[0] < place < ends[1]:
+            at: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "zorder": 3}
+            axes.plot(place, 0.035, markeredgecolor=axes.get_facecolor(), **at, **_TRIANGLE)
+            # Outwards, where there is no bar.
+            axes.text(place, 0.035, words, ha=side, va="center", fontsize=8, clip_on=True, **at)
 
 
 def _x_label(report: Report, scale: float) -> str:
@@ -266,12 +273,11 @@ def _add_legend(figure: Figure, fates: Fates, smallest: float, top: float) -> No
     ]
     names = [f"{look.name}\n{percent(fates.share(fate))}" for fate, look in LOOKS.items()]
     below = f"all under {powers.raised(round(smallest))}\n{percent(fates.share('below_smallest'))}"
-    apart: list[Any] = [Line2D([], [], **_DOTTED, color=ink()), Line2D([], [], **_TRIANGLE)]
+    dotted = Line2D([], [], **_DOTTED, color=ink())
     style: dict[str, Any] = {"columnspacing": 1.6, "handlelength": 1.6, "borderaxespad": 0}
     style |= {"frameon": False, "fontsize": 10, "ncols": len(keys)}
     figure.legend(keys, names, loc="upper left", bbox_to_anchor=(0.075, top), **style)
-    words = [below, "smallest,\nlargest"]
-    figure.legend(apart, words, loc="upper right", bbox_to_anchor=(0.995, top), **style)
+    figure.legend([dotted], [below], loc="upper right", bbox_to_anchor=(0.995, top), **style)
 
 
 def percent(share: float) -> str:

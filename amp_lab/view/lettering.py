@@ -1,11 +1,11 @@
-"""Texts in figures: as they are typed, no wider than their place, and in the ink of the style."""
+"""Texts and axes of figures: texts as they are typed, and no wider than their place; ink and grid for every style."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from matplotlib import rcParams
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from matplotlib.ticker import LogLocator
 
 from amp_lab.view import powers
 
+GRID: Final[dict[str, Any]] = {"color": "#888888", "alpha": 0.28, "linewidth": 0.6}  # on white and on black
 TITLE_WIDTH = 72  # characters, in a figure 8 inches wide
 NAME_WIDTH = 42  # in a legend, where more words follow
 
@@ -44,7 +45,7 @@ def label_decades(axis: Axis, write: Callable[[float], str] = powers.plain) -> N
     low, high = axis.get_view_interval()
     axis.set_major_formatter(lambda value, _: write(value))
     if high < 10 * low:
-        axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        axis.set_minor_locator(LogLocator(subs=(2, 3, 4, 5, 7)))
         axis.set_minor_formatter(lambda value, _: write(value))
         axis.set_tick_params(which="minor", labelsize="small")
     else:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from amp_lab.view.given import several
+from amp_lab.view.lettering import wrapped
 from amp_lab.view.plots import COLOURS
 from amp_lab.view.typed import as_float
 
@@ -68,7 +69,7 @@ def number_line(formats: Sequence[NumberFormat], low: float, high: float, title:
         ValueError: for no format and for more than five, an empty or endless line, a format of more than 16 bits,
             and for more numbers than can be told apart.
     """
-    formats, low, high = several(formats, "number_line"), as_float(low), as_float(high)
+    formats, low, high = several(formats, "number_line"), as_float(low, "low"), as_float(high, "high")
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"a line from {low:g} to {high:g} has no length: choose finite ends, low < high")
     farthest = max(-low, high)
@@ -85,7 +86,7 @@ def number_line(formats: Sequence[NumberFormat], low: float, high: float, title:
         axes.vlines(row, -height - 0.3, -height + 0.3, color=colour, linewidth=1.4)
     _name_rows(axes, [f"{each.name}\n{len(row)} numbers" for each, row in zip(formats, rows, strict=True)])
     margin = 0.01 * (high - low)
-    axes.set(xlim=(low - margin, high + margin), xlabel="value", title=title)
+    axes.set(xlim=(low - margin, high + margin), xlabel="value", title=wrapped(title))
     axes.spines[["top", "right", "left"]].set_visible(False)
     return figure
 
@@ -126,7 +127,7 @@ def range_and_precision(formats: Sequence[NumberFormat], title: str) -> Figure:
     figure, (reach, fineness) = plt.subplots(
         1, 2, figsize=size, width_ratios=(3, 1.15), sharey=True, layout="constrained"
     )
-    figure.suptitle(title)
+    figure.suptitle(wrapped(title))
     for height, each in enumerate(formats):
         _draw_reach(reach, -height, each.limits)
         _draw_fineness(fineness, -height, each.fraction_bits)
@@ -198,13 +199,13 @@ def spacing(formats: Sequence[NumberFormat], title: str, low: float = 1e-9, high
         ValueError: for no format, for more than five, for magnitudes that are not 0 < low < high < inf, and for a
             format that has no numbers there.
     """
-    formats, low, high = several(formats, "spacing"), as_float(low), as_float(high)
+    formats, low, high = several(formats, "spacing"), as_float(low, "low"), as_float(high, "high")
     if not 0 < low < high < math.inf:
         raise ValueError(f"a logarithmic axis cannot go from {low:g} to {high:g}: choose 0 < low < high")
     colours = _colours(formats)
     stairs = [_staircase(each, low, high) for each in formats]
     figure, (absolute, relative) = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(wrapped(title))
     gaps = [gap for _, gap in stairs]
     shares = [gap / numbers for numbers, gap in stairs]
     for axes, heights in ((absolute, gaps), (relative, shares)):

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from amp_lab.view.given import named, numbers
-from amp_lab.view.lettering import NAME_WIDTH, dots, label_decades, legend, on_decades, wrapped
+from amp_lab.view.lettering import GRID, NAME_WIDTH, dots, label_decades, legend, on_decades, wrapped
 
 COLOURS = {"black": "#000000", "orange": "#D55E00", "blue": "#0072B2", "green": "#009E73", "pink": "#CC79A7"}
 
@@ -62,7 +62,7 @@ def loss_curves(
     axes.set_xlim(-margin, last + margin)  # also for the steps at which there is nothing to draw
     axes.locator_params(axis="x", integer=True)
     label_decades(axes.yaxis)
-    axes.grid(True, which="both", color="#dddddd", linewidth=0.6)
+    axes.grid(True, which="both", **GRID)
     axes.spines[["top", "right"]].set_visible(False)
     names = [f"{wrapped(name, NAME_WIDTH)}: {_in_words(run)}" for name, run in runs.items()]
     legend(axes, lines, names, loc="best")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from amp_lab.view import powers
 from amp_lab.view.given import numbers
-from amp_lab.view.lettering import dots, ink, label_decades, wrapped
+from amp_lab.view.lettering import GRID, dots, ink, label_decades, wrapped
 from amp_lab.view.plots import COLOURS
 
 # More crosses than these are drawn small, and more steps as a thin line, or they would hide what is behind them.
@@ -23,7 +23,6 @@ _SKIP: Final[dict[str, Any]] = {
     "linestyle": "",
     "marker": "X",
     "color": COLOURS["orange"],
-    "markeredgecolor": "white",
     "zorder": 4,
 }
 _ABOVE: Final[dict[str, Any]] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
@@ -115,8 +114,9 @@ def draw_scales(
         places,
         [heights[step] if scales[step] else ends[0] for step in places],
         label=f"skipped ({len(places):,})",
-        markersize=9 if len(places) <= _FEW else 6,
-        clip_on=False,
+        markersize=9 if len(places) <= _FEW else 5,
+        clip_on=not places,  # what is neither clipped nor there has no end for the layout
+        markeredgecolor=axes.get_facecolor(),
         **_SKIP,
     )
     axes.set(ylabel="loss scale", ylim=ends)
@@ -146,5 +146,5 @@ def tidy(axes: Axes, steps: int) -> None:
     margin = 0.02 * steps + 0.5
     axes.set_xlim(-margin, steps - 1 + margin)
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
-    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.grid(True, **GRID)
     axes.spines[["top", "right"]].set_visible(False)

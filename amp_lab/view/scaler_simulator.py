@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Final, Protocol
 
 import torch
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from amp_lab.view import powers
@@ -113,17 +114,23 @@ class _Replay:
 
     def picture(self, history: History) -> Figure:
         figure = Figure(figsize=(8, 3.6))
-        # Fixed margins: Matplotlib's layout engines are what would take longest here.
-        axes = figure.add_axes((0.085, 0.135, 0.9, 0.76))
-        self._draw_bearable(axes)
-        draw_scales(axes, history.scales, history.skipped, self._ends(history))
-        tidy(axes, len(self.peaks))  # also if the scaler stops before
-        axes.set_xlabel("training step")
+        # Fixed margins, and so a fixed size of letters: Matplotlib's layout engines are what would take longest here.
+        with rc_context({"font.size": 10}):
+            axes = figure.add_axes((0.085, 0.135, 0.9, 0.76))
+            axes.tick_params(labelsize=10)
+            self._draw_bearable(axes)
+            draw_scales(axes, history.scales, history.skipped, self._ends(history))
+            tidy(axes, len(self.peaks))  # also if the scaler stops before
+            axes.set_xlabel("training step")
         return figure
 
     def _draw_bearable(self, axes: Any) -> None:
         heights = [math.log2(scale) if 0 < scale < math.inf else math.nan for scale in self.bearable]
-        tops = [1e6 if math.isnan(height) else height for height in heights]
+        # Without a height: nothing is too large without a gradient, and everything if that is infinite.
+        tops = [
+            math.copysign(1e6, scale - 1) if math.isnan(height) else height
+            for scale, height in zip(self.bearable, heights, strict=True)
+        ]
         steps = range(len(heights))
         axes.plot(
             steps,
@@ -132,6 +139,7 @@ class _Replay:
             color="#777777",
             linewidth=1,
             marker="None",
+            zorder=3,  # on the scale, which may go up and down in every step
             label="overflows above",
         )
         axes.fill_between(steps, tops, 1e6, step="mid", color=COLOURS["orange"], alpha=0.12, linewidth=0)

@@ -67,7 +67,7 @@ class Reader:
         self._size = CHUNK.get(values.device.type, CHUNK["cpu"])
         # On CUDA bincount waits for the device, to ask it for the largest number. histc does not; but in some releases
         # of PyTorch it is an error under `use_deterministic_algorithms`, although whole numbers are counted exactly.
-        self.with_histc = values.is_cuda and not torch.are_deterministic_algorithms_enabled()
+        self.with_histc = _is_on_gpu(values) and not torch.are_deterministic_algorithms_enabled()
         size, layout = min(self._size, values.numel()), self.layout
         self._magnitudes, self._shifted = (values.new_empty(size, dtype=layout.whole) for _ in range(2))
         self._fields = values.new_empty(size, dtype=layout.narrow)
@@ -94,6 +94,10 @@ class Reader:
             return torch.histc(shifted, layout.fields, 0, layout.fields)
         inside = fields.copy_(shifted).bitwise_and_(layout.fields - 1)
         return torch.bincount(inside, minlength=layout.fields)
+
+
+def _is_on_gpu(values: torch.Tensor) -> bool:
+    return values.is_cuda
 
 
 def _chunks(values: torch.Tensor, size: int) -> Iterator[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -62,6 +63,7 @@ def format_of(dtype: torch.dtype) -> Format:
     return _FORMATS[dtype]
 
 
+@functools.cache
 def cuts_of(format: Format) -> Cuts:
     """Return where a format cuts. A number half-way between two of the format goes to the even one (IEEE 754, 4.3.1).
 

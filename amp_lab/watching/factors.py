@@ -26,8 +26,8 @@ def power_of_two(scale: Any) -> float:
     if significand == 0.5 and power in _SCALES:
         return number
     shown, too, hint = repr(number).removesuffix(".0"), "", ""
-    if number > 0 and power not in _SCALES:
-        too = "too small, " if power < _SCALES[0] else "too large, "
+    if number > 0 and (math.isinf(number) or power not in _SCALES):
+        too = "too small, " if number < 1 else "too large, "
     elif number > 0:
         hint = f", such as {2.0**power:g} or {2.0**exponent:g}"
     raise ValueError(

@@ -18,10 +18,10 @@ import torch
 from amp_lab.formats import Format
 from amp_lab.watching import tables
 from amp_lab.watching.counting import Tally, tally
-from amp_lab.watching.cuts import Cuts, cuts_of, format_of
+from amp_lab.watching.cuts import cuts_of, format_of
 from amp_lab.watching.factors import power_of_two
 from amp_lab.watching.recommending import Recommendation, recommend
-from amp_lab.watching.sources import Source, has_numbers, named_gradients
+from amp_lab.watching.sources import Source, has_numbers, named_gradients, no_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,31 +69,27 @@ def gradient_report(
             no power of two.
     """
     format = format_of(dtype)
-    cuts = cuts_of(format)
     scale = power_of_two(scale)
     parameters, without, total = {}, [], Tally()
     for name, gradient in named_gradients(model_or_grads):
         if gradient is None:
             without.append(name)
             continue
-        found = _tally(name, gradient, cuts)
+        found = _tally(name, gradient, format)
         total.add(found)
-        parameters[name] = GradientCounts(found.trimmed(), cuts, format)
+        parameters[name] = GradientCounts(found.trimmed(), format)
     if not parameters:
         raise ValueError(_NO_GRADIENT if without else _nothing_in(model_or_grads))
-    return GradientReport(format, scale, parameters, tuple(without), GradientCounts(total, cuts, format))
+    return GradientReport(format, scale, parameters, tuple(without), GradientCounts(total, format))
 
 
-def _tally(name: str, gradient: torch.Tensor, cuts: Cuts) -> Tally:
+def _tally(name: str, gradient: torch.Tensor, format: Format) -> Tally:
     try:
-        return tally(gradient, cuts)
+        return tally(gradient, cuts_of(format))
     except (RuntimeError, TypeError) as error:
         if has_numbers(gradient):
             raise
-        raise TypeError(
-            f"{name!r} is a {type(gradient).__name__} that holds no numbers of its own (as inside torch.vmap or "
-            "FakeTensorMode): give a plain tensor"
-        ) from error
+        raise TypeError(f"{name!r} {no_numbers(gradient)}") from error
 
 
 def _nothing_in(source: Source) -> str:
@@ -148,7 +144,6 @@ class GradientCounts:
     """The gradients of one parameter, or of all."""
 
     _tally: Tally
-    _cuts: Cuts
     _format: Format
 
     @property
@@ -184,11 +179,11 @@ class GradientCounts:
     def at(self, scale: float) -> Fates:
         """Return what becomes of them at a scale, a power of two."""
         scale = power_of_two(scale)
-        shift = math.frexp(scale)[1] - 1
+        cuts, shift = cuts_of(self._format), math.frexp(scale)[1] - 1
         survive, normal, too_large = (
-            self._tally.above(row, cut.power - shift) for row, cut in enumerate(self._cuts, start=1)
+            self._tally.above(row, cut.power - shift) for row, cut in enumerate(cuts, start=1)
         )
-        at_least_smallest = self._tally.above(0, self._cuts.nonzero.power - shift)
+        at_least_smallest = self._tally.above(0, cuts.nonzero.power - shift)
         return Fates(
             scale=scale,
             zero=self.nonzero - survive,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -112,15 +113,25 @@ def _unreadable(gradient: torch.Tensor) -> str | None:
         return f"is a tensor of {gradient.dtype}, with two numbers in one: give them unpacked, as FP32"
     if gradient.is_nested:
         return "is a nested tensor: give its parts, .unbind()"
+    if type(gradient).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not has_numbers(gradient):
+        return no_numbers(gradient)
     if gradient.layout not in (torch.strided, torch.sparse_coo):
         return f"has the layout {gradient.layout}; give dense gradients, or sparse ones in COO layout"
     return None
+
+
+def no_numbers(gradient: torch.Tensor) -> str:
+    """Say what is to be said of a tensor for which `has_numbers` is false."""
+    kind = type(gradient).__name__
+    return f"is a {kind} without numbers of its own (as inside torch.vmap or FakeTensorMode): give a plain tensor"
 
 
 def has_numbers(tensor: torch.Tensor) -> bool:
     """Say whether a tensor has memory. One inside `torch.vmap`, or a FakeTensor, only stands for others."""
     try:
         stored = tensor if tensor.layout is torch.strided else tensor.detach()._values()
-        return stored.numel() == 0 or stored.data_ptr() != 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a FakeTensor answers 0, and a warning
+            return stored.numel() == 0 or stored.data_ptr() != 0
     except RuntimeError:
         return False

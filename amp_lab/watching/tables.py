@@ -75,7 +75,9 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 def as_html(report: GradientReport, scale: float, limit: int | None) -> str:
     """Lay a report out as an HTML table in the page's own style."""
-    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in _HEADS)
+    first, *others = map(escape, _HEADS)
+    heads = f'<th scope="col" style="text-align: left">{first}</th>'
+    heads += "".join(f'<th scope="col">{head}</th>' for head in others)
     body = "".join(_html_row(row) for row in _rows(report, scale, limit))
     notes = "<br>".join(map(escape, _notes(report, scale, limit)))
     return (
@@ -86,7 +88,7 @@ def as_html(report: GradientReport, scale: float, limit: int | None) -> str:
 
 def _html_row(row: _Row) -> str:
     name, *cells = map(escape, row.cells())
-    numbers = "".join(f"<td>{cell}</td>" for cell in cells)
+    numbers = "".join(f'<td style="white-space: nowrap">{cell}</td>' for cell in cells)
     return f'<tr><th scope="row" style="{_NAME_STYLE}">{name}</th>{numbers}</tr>'
 
 

@@ -165,6 +165,17 @@ def test_its_relatives_are_emulated_in_bf16_too(conversions, layer, training):
     assert conversions
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_traced_models_convolutions_are_left_alone(conversions):
+    convolution, linear = nn.Conv2d(2, 3, 3, dtype=HALF), nn.Linear(5, 5, dtype=HALF)
+    traced = [torch.jit.trace(model, IMAGE, check_trace=False) for model in (convolution, linear)]
+    conversions.clear()
+    traced[0](IMAGE)
+    assert conversions == []  # as the docstring of tensor_cores says
+    traced[1](IMAGE)
+    assert conversions
+
+
 def network() -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

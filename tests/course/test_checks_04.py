@@ -184,7 +184,7 @@ def test_momentum_and_weight_decay_move_the_weights_by_more_than_the_tolerance(s
 
 def test_parameters_have_more_dimensions_than_one_and_fewer():
     for parameters in (
-        [each for story in BACKWARD for each in unscaling._Net(story).named.values()],
+        [each for story in BACKWARD if not story.idle for each in unscaling._Net(story).named.values()],
         [each for story in CLIPPED for each in clipping._Net(story).named.values()],
         [each for story in ACCUMULATED for each in story.net().parameters()],
     ):

@@ -2,12 +2,16 @@
 
 import inspect
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from amp_lab.scaling import simulate
+
+PAGE = (Path(__file__).parents[2] / "solutions/05_dynamic_loss_scaling.py").read_text(encoding="utf-8")
 
 
 def test_the_defaults_of_pytorchs_scaler():
@@ -92,3 +96,18 @@ def test_clipping_an_infinity_away_does_not_save_the_step():
     weight.grad.nan_to_num_(posinf=0.0)
     scaler.step(optimizer)
     assert weight.tolist() == [1, 1]
+
+
+def test_a_scaler_of_ones_own_can_take_the_place_of_pytorchs_on_the_page():
+    """What the text after exercise 5.3 invites to, with the page's own solution."""
+    cells = re.split(r"^# %%.*\n", PAGE, flags=re.MULTILINE)
+    names = {"__name__": "page", "device": "cpu"}
+    for start in ("import copy", "images, labels", "def one_step", "class LossScaler", "def trained"):
+        (cell,) = (each for each in cells if each.lstrip().startswith(start))
+        exec(compile(cell, "page", "exec"), names)
+    own = names["LossScaler"](2.0**24, growth_interval=20)
+    torchs = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=20)
+    (own_model, own_scales), (model, scales) = (names["trained"](each, steps=30) for each in (own, torchs))
+    assert own_scales == scales
+    assert len(set(scales)) > 3
+    assert torch.equal(names["weights"](own_model), names["weights"](model))

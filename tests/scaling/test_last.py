@@ -1,12 +1,13 @@
 """scaler.last, scaler.last_for and scaler.history: what they say, and that asking costs nothing before it is done."""
 
+import contextlib
 import gc
 import weakref
 
 import pytest
 import torch
 
-from amp_lab.scaling import DynamicLossScaler, StaticLossScaler
+from amp_lab.scaling import DynamicLossScaler, StaticLossScaler, simulate
 from tests.scaling.loops import BOTH, backward, every, iterate, named, parameters
 from tests.scaling.optimizers import FusedSGD
 
@@ -117,7 +118,20 @@ CHANGES = {
     "cleared": lambda scaler, optimizer: optimizer.zero_grad(),
     "zeroed": lambda scaler, optimizer: optimizer.zero_grad(set_to_none=False),
     "of the next loss": lambda scaler, optimizer: backward(scaler, optimizer, 1.0, NAN),
+    "of a loss that is not scaled": lambda scaler, optimizer: backward_unscaled(optimizer),
+    "partly cleared": lambda scaler, optimizer: setattr(every(optimizer)[0], "grad", None),
+    "written to": lambda scaler, optimizer: every(optimizer)[1].grad.fill_(NAN),
+    "put in their place": lambda scaler, optimizer: setattr(every(optimizer)[1], "grad", torch.ones(2) * NAN),
+    "zeroed, and one of them written to": lambda scaler, optimizer: (
+        optimizer.zero_grad(set_to_none=False),
+        every(optimizer)[1].grad.fill_(NAN),
+    ),
 }
+
+
+def backward_unscaled(optimizer):
+    optimizer.zero_grad()
+    (every(optimizer)[0].sum() + every(optimizer)[1].sum() * NAN).backward()
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -129,6 +143,24 @@ def test_too_late_for_names(change):
     assert scaler.last.skipped
     assert scaler.last.overflowed == ()
     assert "was not asked while the gradients were there" in str(scaler.last)
+
+
+def test_names_as_long_as_the_gradients_are_there():
+    """Nobody has touched them yet, though the next loss is scaled."""
+    scaler, optimizer = DynamicLossScaler(1024.0), FusedSGD(named((3,), (2,)), lr=0.1)
+    iterate(scaler, optimizer, NAN, 1.0)
+    scaler.scale(every(optimizer)[0].sum())
+    assert [one.name for one in scaler.last.overflowed] == ["layer0.weight"]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, FusedSGD])
+def test_gradients_are_not_kept_alive(kind):
+    scaler, optimizer = DynamicLossScaler(1024.0), kind(named((3,), (2,)), lr=0.1)
+    iterate(scaler, optimizer, NAN, 1.0)
+    gone = weakref.ref(every(optimizer)[0].grad)
+    optimizer.zero_grad()
+    assert gone() is None
+    assert scaler.last.skipped
 
 
 def test_no_names_of_clipped_gradients():
@@ -172,6 +204,43 @@ def test_history():
     history.clear()
     iterate(scaler, optimizer)
     assert scaler.history.scales == [3.0]
+
+
+def test_a_scale_that_stays_takes_no_memory():
+    static, held = StaticLossScaler(3.0), DynamicLossScaler(3.0, growth_factor=1e38, growth_interval=1)
+    optimizer = torch.optim.SGD(named((1,)), lr=0.1)
+    for number in (1.0, INF, 1.0):
+        iterate(static, optimizer, number)
+    for _ in range(4):
+        iterate(held, optimizer)
+    by_hand = DynamicLossScaler(3.0)
+    for _ in range(3):
+        backward(by_hand, optimizer)
+        by_hand.update(torch.tensor(3.0))
+    simulated = simulate([1.0] * 5, init_scale=3.0, growth_factor=1.0, backoff_factor=1.0, growth_interval=1)
+    for history in (static.history, by_hand.history, simulated):
+        assert len({id(scale) for scale in history.scales}) == 1
+    assert len({id(scale) for scale in held.history.scales}) == 2
+
+
+def test_a_step_that_failed_is_in_the_history_and_leaves_no_report():
+    scaler, optimizer = DynamicLossScaler(), torch.optim.SGD(named((1,)), lr=0.1)
+    good, optimizer.step = optimizer.step, lambda: 1 / 0
+    for number in (1.0, INF):
+        backward(scaler, optimizer, number)
+        with contextlib.suppress(ZeroDivisionError):
+            scaler.step(optimizer)
+        scaler.update()
+    assert scaler.history.skipped == [False, True]
+    report = scaler.last
+    assert report.skipped, "the first call left no report"
+    backward(scaler, optimizer)
+    with pytest.raises(ZeroDivisionError):
+        scaler.step(optimizer)
+    assert scaler.last is scaler.last_for(optimizer) is report
+    optimizer.step = good
+    scaler.step(optimizer)
+    assert scaler.last.stepped
 
 
 def test_a_history_that_waits():

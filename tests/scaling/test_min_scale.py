@@ -1,5 +1,8 @@
 """min_scale: a run that no scale can help stops, and says why; without it the scale sinks as PyTorch's does."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -65,6 +68,44 @@ def test_what_was_not_asked_in_time_is_said_so():
         LossScaleTooSmall, match="It is not known whose gradients were infinite or NaN in the last step"
     ):
         scaler.update()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, FusedSGD])
+def test_a_scale_set_by_hand_after_a_clean_step_begins_the_count_again(kind):
+    scaler, optimizer = DynamicLossScaler(4.0, min_scale=1.0), kind(named((3,)), lr=0.1)
+    iterate(scaler, optimizer, NAN)
+    backward(scaler, optimizer)
+    scaler.step(optimizer)
+    scaler.update(4.0)
+    iterate(scaler, optimizer, NAN)
+    backward(scaler, optimizer, NAN)
+    scaler.step(optimizer)
+    scaler.update(1.0)
+    with pytest.raises(LossScaleTooSmall, match=r"In the last 3 steps, all skipped, .* \(3 times\)"):
+        iterate(scaler, optimizer, NAN)
+
+
+@pytest.mark.parametrize("new", [0.999, torch.tensor(0.5)])
+def test_a_scale_set_by_hand_is_not_below_the_floor(new):
+    scaler, optimizer = DynamicLossScaler(4.0, min_scale=1.0), torch.optim.SGD(named((3,)), lr=0.1)
+    backward(scaler, optimizer)
+    scaler.step(optimizer)
+    with pytest.raises(ValueError, match=r"new_scale=0\.\d+ is below min_scale=1\.0: the scale may not"):
+        scaler.update(new)
+    assert scaler.get_scale() == 4.0
+    scaler.update(1)
+    assert scaler.get_scale() == 1.0
+    scaler.load_state_dict(scaler.state_dict())
+
+
+def test_the_error_can_be_sent_and_copied():
+    """A process that raises it hands it to another by pickle."""
+    scaler, optimizer = DynamicLossScaler(1.0, min_scale=1.0), torch.optim.SGD(named((3,)), lr=0.1)
+    with pytest.raises(LossScaleTooSmall) as caught:
+        iterate(scaler, optimizer, NAN)
+    for twin in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+        assert type(twin) is LossScaleTooSmall
+        assert str(twin) == str(caught.value) != ""
 
 
 def test_a_scale_set_by_hand_is_no_reason_to_stop():

@@ -1,5 +1,6 @@
 """Every call at a wrong time, and every wrong argument: an error that names the call and says what to do."""
 
+import contextlib
 import copy
 import json
 import pickle
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from amp_lab.scaling import CallOrderError, DynamicLossScaler, StaticLossScaler
-from tests.scaling.loops import BOTH, backward, iterate, parameters
+from amp_lab.scaling import CallOrderError, DynamicLossScaler, StaticLossScaler, simulate
+from tests.scaling.loops import BOTH, backward, every, iterate, parameters
 from tests.scaling.optimizers import FusedSGD, OldFusedSGD
 
 OPTIMIZERS = [
@@ -74,19 +75,21 @@ def test_update_between_two_optimizers(scaler):
 def test_unscale_twice(scaler, optimizer):
     backward(scaler, optimizer)
     scaler.unscale_(optimizer)
-    refused(lambda: scaler.unscale_(optimizer), "unscale_: unscale_ was called before")
+    refused(
+        lambda: scaler.unscale_(optimizer), "unscale_: unscale_ or step has already unscaled", "begin again"
+    )
 
 
 def test_unscale_after_step(scaler, optimizer):
     backward(scaler, optimizer)
     scaler.step(optimizer)
-    refused(lambda: scaler.unscale_(optimizer), "unscale_: step was called before")
+    refused(lambda: scaler.unscale_(optimizer), "unscale_: step was called before", "begin again")
 
 
 def test_step_twice(scaler, optimizer):
     backward(scaler, optimizer)
     scaler.step(optimizer)
-    refused(lambda: scaler.step(optimizer), "step: step was called before")
+    refused(lambda: scaler.step(optimizer), "step: step was called before", "begin again")
 
 
 def test_update_is_missing(scaler, optimizer):
@@ -115,7 +118,7 @@ def test_a_loss_scaled_by_an_old_scale(scaler, optimizer):
 def test_no_gradients(scaler):
     optimizer, other = OPTIMIZERS[0](), torch.ones(1, requires_grad=True)
     scaler.scale(other.sum()).backward()
-    refused(lambda: scaler.step(optimizer), "step: no parameter of this optimizer has a gradient")
+    refused(lambda: scaler.step(optimizer), "step: no parameter of this optimizer had a gradient")
 
 
 def test_no_gradients_of_a_fused_optimizer(scaler):
@@ -139,13 +142,46 @@ def test_fp16_gradients(scaler, call):
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs"), [((), {"closure": None}), ((), {"closure": lambda: 1}), ((lambda: 1,), {})]
+    ("args", "kwargs"), [((), {"closure": lambda: 1}), ((lambda: 1,), {}), ((lambda: 1,), {"more": 2})]
 )
 def test_closures(scaler, optimizer, args, kwargs):
     backward(scaler, optimizer)
     with pytest.raises(RuntimeError, match="step with a closure"):
         scaler.step(optimizer, *args, **kwargs)
     assert scaler.step(optimizer) is None, "a refused call counts as none"
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((), {"closure": None}), ((None,), {})])
+def test_no_closure_is_none(scaler, optimizer, args, kwargs):
+    before = every_weight(optimizer)
+    backward(scaler, optimizer)
+    assert scaler.step(optimizer, *args, **kwargs) is None
+    assert (every_weight(optimizer) < before).all()
+
+
+def test_an_optimizer_that_needs_a_closure(scaler):
+    """It is refused before its gradients are divided."""
+    optimizer = torch.optim.LBFGS(parameters((2,)))
+    backward(scaler, optimizer)
+    with pytest.raises(RuntimeError, match=r"need a closure \(LBFGS\)"):
+        scaler.step(optimizer)
+    assert every(optimizer)[0].grad.tolist() == [1024.0, 1024.0]
+
+
+def test_wrapped_optimizers(scaler):
+    """Some tools put an object in front of the optimizer, whose class has no step of its own."""
+    optimizer = OPTIMIZERS[0]()
+    before = every_weight(optimizer)
+    iterate(scaler, Wrapped(optimizer))
+    torch.testing.assert_close(every_weight(optimizer), before - 0.1)
+
+
+class Wrapped:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def __getattr__(self, name):
+        return getattr(self.optimizer, name)
 
 
 def test_an_optimizer_that_takes_the_scaler(scaler):
@@ -155,12 +191,13 @@ def test_an_optimizer_that_takes_the_scaler(scaler):
         scaler.step(optimizer)
 
 
-@pytest.mark.parametrize("call", ["step", "unscale_"])
-def test_not_an_optimizer(scaler, call):
-    loss = torch.ones((), requires_grad=True)
-    scaler.scale(loss).backward()
-    with pytest.raises(TypeError, match=rf"{call}\(Tensor\): the argument is an optimizer"):
-        getattr(scaler, call)(loss)
+@pytest.mark.parametrize("call", ["step", "unscale_", "last_for"])
+@pytest.mark.parametrize("thing", [torch.ones(()), torch.nn.Linear(1, 1), None])
+def test_not_an_optimizer(scaler, call, thing):
+    scaler.scale(torch.ones(()))
+    words = f"^{call}: the argument must be an optimizer, not a {type(thing).__name__}$"
+    with pytest.raises(TypeError, match=words):
+        getattr(scaler, call)(thing)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +210,38 @@ def test_not_an_optimizer(scaler, call):
         ([torch.ones(1), 2.0], "not a float"),
     ],
 )
-def test_outputs_that_cannot_be_scaled(scaler, outputs, words):
+def test_outputs_that_cannot_be_scaled(scaler, optimizer, outputs, words):
     with pytest.raises(TypeError, match=f"scale: .*{words}"):
         scaler.scale(outputs)
+    nothing_was_scaled(scaler, optimizer)
+
+
+@pytest.mark.parametrize("outputs", [[], (), [[], ()], [torch.ones(1), 2.0]])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_call_of_scale_that_scales_nothing_begins_no_iteration(scaler, optimizer, outputs, is_first):
+    if not is_first:
+        iterate(scaler, optimizer)
+    with contextlib.suppress(TypeError):
+        scaler.scale(outputs)
+    nothing_was_scaled(scaler, optimizer)
+
+
+def test_outputs_are_scaled_when_an_iterator_is_asked_for_them(scaler, optimizer):
+    (weight, *_), lazy = every(optimizer), scaler.scale(p.sum() for p in every(optimizer))
+    weight.grad = torch.ones_like(weight)
+    nothing_was_scaled(scaler, optimizer)
+    optimizer.zero_grad()
+    next(iter(lazy)).backward()
+    scaler.step(optimizer)
+    torch.testing.assert_close(weight.detach(), torch.full((3,), 0.9), atol=1e-3, rtol=0)
+
+
+def nothing_was_scaled(scaler, optimizer):
+    for p in every(optimizer):
+        p.grad = torch.ones_like(p)
+    for call in (scaler.unscale_, scaler.step):
+        refused(lambda call=call: call(optimizer), "no loss was scaled")
+    assert all((p.grad == 1).all() for p in every(optimizer)), "a refused call has divided"
 
 
 @pytest.mark.parametrize("new", [0.0, -1.0, float("inf"), float("nan"), 1e39, 1e-50, 10**400])
@@ -203,8 +269,12 @@ def test_new_scale_of_a_wrong_kind(scaler, optimizer, new):
         ({"init_scale": float("nan")}, ValueError, "init_scale=nan"),
         ({"init_scale": 1e39}, ValueError, "FP32 has none"),
         ({"init_scale": 1e-46}, ValueError, "FP32 has none"),
-        ({"init_scale": "cuda"}, TypeError, "init_scale='cuda'"),
+        ({"init_scale": None}, TypeError, "init_scale=None: must be a number, like 2.0$"),
+        ({"init_scale": "cuda"}, TypeError, "leave out the device and the enabled of a GradScaler"),
+        ({"init_scale": torch.device("cpu")}, TypeError, "leave out the device"),
+        ({"init_scale": torch.ones(1)}, TypeError, r"init_scale=tensor\(\[1.\]\): must be .*\.item\(\)"),
         ({"growth_factor": 1.0}, ValueError, "StaticLossScaler"),
+        ({"growth_factor": torch.ones(99)}, TypeError, "growth_factor=tensor.{,45}…: must be a number"),
         ({"growth_factor": 0.5}, ValueError, "growth_factor=0.5: .* 1 or more"),
         ({"backoff_factor": 1.0}, ValueError, "StaticLossScaler"),
         ({"backoff_factor": 2.0}, ValueError, "backoff_factor=2.0: .* at most 1"),
@@ -212,6 +282,7 @@ def test_new_scale_of_a_wrong_kind(scaler, optimizer, new):
         ({"growth_interval": 0}, ValueError, "growth_interval=0"),
         ({"growth_interval": 2.0}, TypeError, "growth_interval=2.0"),
         ({"growth_interval": True}, TypeError, "growth_interval=True"),
+        ({"growth_interval": 2**63}, ValueError, "must be at most 9,223,372,036,854,775,807"),
         ({"min_scale": 0.0}, ValueError, "min_scale=0.0"),
         ({"init_scale": 1.0, "min_scale": 2.0}, ValueError, "below min_scale=2.0"),
     ],
@@ -227,6 +298,40 @@ def test_static_scale_out_of_range(scale):
         StaticLossScaler(scale)
 
 
+def test_numbers_of_more_digits_than_python_writes():
+    digits = "<a whole number of thousands of digits>: must be"
+    for make in (DynamicLossScaler, StaticLossScaler):
+        with pytest.raises(ValueError, match=f"scale={digits} above 0 and finite"):
+            make(10**5000)
+    with pytest.raises(ValueError, match=f"growth_interval={digits} at most"):
+        DynamicLossScaler(growth_interval=10**5000)
+    with pytest.raises(TypeError, match=rf"peaks\[0\] is {digits} one number"):
+        simulate([10**5000])
+
+
+def test_a_static_scale_has_an_inverse():
+    """1/scale is what gradients are multiplied by, so it must not be infinite in FP32."""
+    least = 2.0**-128 * (1 + 2.0**-20)
+    scaler, weight = StaticLossScaler(least), torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    iterate(scaler, optimizer)
+    torch.testing.assert_close(weight.detach(), torch.tensor([0.9]), atol=1e-5, rtol=0)
+    backward(scaler, optimizer)
+    state = scaler.state_dict()
+    for small in (2.0**-128, 1e-45):
+        calls = {
+            "scale": lambda small=small: StaticLossScaler(small),
+            "new_scale": lambda small=small: scaler.update(small),
+            "load_state_dict: scale": lambda small=small: scaler.load_state_dict(state | {"scale": small}),
+        }
+        for name, call in calls.items():
+            with pytest.raises(ValueError, match=f"^{name}=.* multiplied by 1/scale"):
+                call()
+    with pytest.raises(ValueError, match=r"load_state_dict: scale=0\.0"):
+        scaler.load_state_dict(state | {"scale": 0.0})
+    assert scaler.get_scale() == pytest.approx(least)
+
+
 def test_numbers_of_other_kinds():
     scaler = DynamicLossScaler(np.float32(8), np.float64(4), growth_interval=np.int64(5))
     state = json.loads(json.dumps(scaler.state_dict()))
@@ -238,7 +343,9 @@ def test_numbers_of_other_kinds():
     ("setter", "value"),
     [
         ("set_growth_factor", 0.9),
+        ("set_growth_factor", 1),
         ("set_backoff_factor", 1.1),
+        ("set_backoff_factor", 1.0),
         ("set_growth_interval", 0),
     ],
 )
@@ -246,6 +353,7 @@ def test_setters(setter, value):
     scaler = DynamicLossScaler()
     with pytest.raises(ValueError, match=setter[4:]):
         getattr(scaler, setter)(value)
+    assert scaler.state_dict() == DynamicLossScaler().state_dict()
     with pytest.raises(TypeError, match="does not change; use a DynamicLossScaler"):
         getattr(StaticLossScaler(1.0), setter)(value)
 
@@ -263,14 +371,19 @@ def test_states_that_are_none():
     scaler = DynamicLossScaler()
     with pytest.raises(RuntimeError, match="load_state_dict: the state is empty"):
         scaler.load_state_dict({})
+    for thing in (None, [1], "state", scaler):
+        with pytest.raises(TypeError, match=f"the state must be a dict, .* not a {type(thing).__name__}"):
+            scaler.load_state_dict(thing)
     with pytest.raises(KeyError, match=r"_growth_tracker.*missing"):
         scaler.load_state_dict({key: GOOD[key] for key in GOOD if key != "_growth_tracker"})
-    for key, value in {
-        "scale": -1.0,
-        "growth_factor": 0.5,
-        "growth_interval": -1,
-        "_growth_tracker": -1,
-    }.items():
+    for key, value in [
+        ("scale", -1.0),
+        ("growth_factor", 0.5),
+        ("growth_factor", 10**5000),
+        ("growth_interval", -1),
+        ("_growth_tracker", -1),
+        ("_growth_tracker", 2**31),
+    ]:
         with pytest.raises(ValueError, match=f"{key}="):
             scaler.load_state_dict(GOOD | {key: value})
     assert scaler.get_scale() == 2.0**16, "a refused state has left something"
@@ -279,8 +392,26 @@ def test_states_that_are_none():
 def test_a_state_that_changes_is_not_static():
     with pytest.raises(ValueError, match="load it into a DynamicLossScaler"):
         StaticLossScaler(1.0).load_state_dict(GOOD)
-    with pytest.raises(ValueError, match="below min_scale"):
-        DynamicLossScaler(min_scale=16.0).load_state_dict(GOOD)
+    scaler = DynamicLossScaler()
+    for state in (
+        StaticLossScaler(1.0).state_dict(),
+        GOOD | {"growth_factor": 1.0},
+        GOOD | {"backoff_factor": 1.0},
+    ):
+        with pytest.raises(ValueError, match="use a StaticLossScaler"):
+            scaler.load_state_dict(state)
+    assert scaler.state_dict() == DynamicLossScaler().state_dict()
+
+
+def test_a_state_below_the_floor():
+    scaler = DynamicLossScaler(min_scale=16.0)
+    with pytest.raises(
+        ValueError, match=r"scale=8\.0 is below min_scale=16\.0: .* made with a smaller min_scale"
+    ):
+        scaler.load_state_dict(GOOD)
+    with pytest.raises(ValueError, match=r"scale=0\.0 is below min_scale"):
+        scaler.load_state_dict(GOOD | {"scale": 0.0})
+    assert scaler.get_scale() == 2.0**16
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps], ids=["deepcopy", "pickle"])
@@ -308,4 +439,4 @@ def test_a_failed_step_is_no_step(scaler):
 
 
 def every_weight(optimizer):
-    return torch.cat([p.detach() for group in optimizer.param_groups for p in group["params"]])
+    return torch.cat([p.detach().flatten() for group in optimizer.param_groups for p in group["params"]])

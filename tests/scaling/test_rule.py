@@ -3,6 +3,7 @@
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -139,7 +140,33 @@ def test_peaks_of_other_kinds():
     as_tensor = torch.tensor([1.0, 2.0])
     assert simulate(as_tensor, init_scale=2.0**15).skipped == [False, True]
     assert simulate((p for p in [1, 2]), init_scale=2.0**15).skipped == [False, True]
+    assert simulate([], init_scale=1.0).scales == []
     with pytest.raises(ValueError, match=r"peaks\[1\] is -1.0"):
         simulate([1.0, -1.0])
     with pytest.raises(ValueError, match="init_scale=0"):
         simulate([1.0], init_scale=0.0)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "words"),
+    [
+        ("12", "peaks='12': must be a list or a 1-D tensor"),
+        (b"12", "peaks=b'12': must be a list or a 1-D tensor"),
+        ({0: 1.0}, "must be a list or a 1-D tensor"),
+        (torch.ones(2, 1), "must be a list or a 1-D tensor"),
+        (torch.ones(()), "must be a list or a 1-D tensor"),
+        (np.ones((2, 1)), "must be a list or a 1-D tensor"),
+        (["1"], r"peaks\[0\] is '1': must be one number"),
+        ([1.0, None], r"peaks\[1\] is None: must be one number"),
+        ([1.0, True], r"peaks\[1\] is True: must be one number"),
+        ([torch.ones(1)], r"peaks\[0\] is tensor\(\[1.\]\): must be one number"),
+        ([1.0, 1j], r"peaks\[1\] is 1j: must be one number"),
+        (
+            torch.ones(2, device="meta"),
+            r"peaks\[0\] is tensor\(\.\.\., device='meta', size=\(\)\): must be one",
+        ),
+    ],
+)
+def test_peaks_that_are_none(peaks, words):
+    with pytest.raises(TypeError, match=words):
+        simulate(peaks)

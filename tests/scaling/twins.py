@@ -234,8 +234,8 @@ class Twins:
             setter, value = self.draw.choice(
                 [
                     ("set_growth_interval", self.draw.choice([1, 2, 4, 7])),
-                    ("set_growth_factor", self.draw.choice([1.0, 1.5, 2.0])),
-                    ("set_backoff_factor", self.draw.choice([0.25, 0.5, 1.0])),
+                    ("set_growth_factor", self.draw.choice([1.001, 1.5, 2.0])),
+                    ("set_backoff_factor", self.draw.choice([0.25, 0.5, 0.999])),
                 ]
             )
             for run in self.runs:

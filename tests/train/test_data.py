@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,7 +62,33 @@ def test_no_noise_and_more_noise():
     assert (noisy_digits(2.0)[0] - clean).std() == pytest.approx(2.0, rel=0.01)
 
 
-@pytest.mark.parametrize("noise", [-0.1, float("inf"), float("nan")])
+@pytest.mark.parametrize("noise", [-0.1, float("inf"), float("nan"), 1e39, "x", None, torch.tensor(0.5)])
 def test_what_is_no_noise(noise):
-    with pytest.raises(ValueError, match=re.escape(f"noisy_digits(noise={noise}): a standard deviation")):
+    with pytest.raises(ValueError, match=re.escape(f"noisy_digits(noise={noise!r}): a standard deviation")):
         noisy_digits(noise)
+
+
+@pytest.mark.parametrize("seed", ["x", None, 1.5, True, 2**64])
+def test_what_is_no_seed(seed):
+    with pytest.raises(ValueError, match=re.escape(f"noisy_digits(seed={seed!r}): a seed is a whole number")):
+        noisy_digits(seed=seed)
+
+
+def test_numpy_numbers_are_numbers():
+    noisy, clean = noisy_digits(np.float32(0.5), seed=np.int64(0))
+    assert torch.equal(noisy, noisy_digits()[0])
+    assert torch.equal(digits(np.int64(5))[0], clean[:5].flatten(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_the_default_dtype_and_device_change_nothing(dtype):
+    wanted = (*noisy_digits(), *digits())
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            found = (*noisy_digits(), *digits())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)

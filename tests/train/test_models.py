@@ -1,5 +1,6 @@
 """The denoiser: its shape and weights; and that FP16 stalls it without a loss scale, on real data."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -108,3 +109,27 @@ def test_why_it_stalls():
     assert 0 < output.grad.abs().max() < 2.0**-25
     # The weights' gradients are sums over all pixels: they would fit.
     assert max(p.grad.abs().max() for p in model.parameters()) > 2.0**-12
+
+
+@pytest.mark.parametrize("seed", ["x", None, 1.5, True, 2**64])
+def test_what_is_no_seed(seed):
+    with pytest.raises(ValueError, match="a seed is a whole number"):
+        denoiser(seed=seed)
+
+
+def test_numpy_numbers_are_numbers():
+    assert denoiser(np.int64(3), seed=np.int64(1)).last.in_channels == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_the_default_dtype_and_device_change_nothing(dtype):
+    wanted = denoiser().state_dict()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            found = denoiser().state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for name, weight in found.items():
+        assert weight.dtype == torch.float32
+        assert torch.equal(weight, wanted[name])

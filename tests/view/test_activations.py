@@ -13,7 +13,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.patches import Polygon, Rectangle, StepPatch
 
-from amp_lab.formats import BF16, FP16
+from amp_lab.formats import BF16, FP8_E4M3, FP8_E4M3_OCP, FP8_E5M2, FP16, FP64
 from amp_lab.view.activations import against_range
 
 
@@ -48,6 +48,8 @@ def hills(axes):
         ([2**-25, 1.0, 0.0, 0.0], "50% zero"),
         ([1e6, 1e-9, 1.0, 1.0], "25% inf, 25% zero"),
         ([1e6] + [1.0] * 999, "under 1% inf"),
+        ([1e6] * 999 + [1.0], "over 99% inf"),
+        ([1e6], "100% inf"),
     ],
 )
 def test_what_is_lost_is_written_beside_the_row(numbers, said):
@@ -143,3 +145,60 @@ def test_headings_stand_in_one_line_and_beside_each_other(number_format):
     assert len({heading.get_position()[1] for heading in headings}) == 1
     boxes = [heading.get_window_extent() for heading in headings if heading.get_visible()]
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+@pytest.mark.parametrize("number_format", [FP8_E4M3, FP8_E4M3_OCP], ids=str)
+def test_without_infinity_numbers_are_too_large(number_format):
+    axes = draw(number_format, row=torch.tensor([448.0, 464.0, 465.0, 1e6]))
+    assert words(axes)[3:5] == ["too\nlarge", "50% too large"]
+
+
+def test_infinity_of_a_small_format():
+    assert words(draw(FP8_E5M2, row=torch.tensor([57344.0, 61439.0, 61440.0, 1e6])))[4] == "50% inf"
+
+
+def test_fp64_has_ends_too():
+    assert words(draw(FP64, row=torch.tensor([1.0, 5e-324], dtype=torch.float64)))[4] == "all kept"
+
+
+def test_long_names_and_dollars_leave_room_for_the_hills():
+    name = "a row with $x$ and a very long name that goes on and on and on until it is eighty characters"
+    figure = against_range({name: torch.ones(3), r"$\foo$": torch.ones(3)}, BF16, name * 2)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    assert axes.get_window_extent().width > 400
+    assert figure.get_tightbbox().x1 <= 8.51
+    shown = [text for text in axes.texts[:4] if text.get_visible()]
+    boxes = [text.get_window_extent() for text in shown]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    assert {"zero", "normal"} <= {text.get_text() for text in shown}
+
+
+def test_zones_are_named_in_black_in_a_dark_style():
+    with plt.style.context("dark_background"):
+        axes = draw(row=torch.ones(3))
+    assert {text.get_color() for text in axes.texts[:4]} == {"black"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1.0], None, torch.ones(2, dtype=torch.complex64), torch.ones(2, device="meta")],
+    ids="list none complex meta".split(),
+)
+def test_what_is_no_tensor_of_numbers(values):
+    with pytest.raises(TypeError, match="'logits' must be a tensor of real numbers; this is"):
+        against_range({"logits": values}, FP16, "a title")
+    assert plt.get_fignums() == []
+
+
+def test_what_is_no_mapping_and_no_format():
+    with pytest.raises(TypeError, match="against_range needs a dict, such as"):
+        against_range([torch.ones(3)], FP16, "a title")
+    with pytest.raises(
+        TypeError, match=r"needs a format, such as amp_lab\.formats\.FP16, not torch\.float16"
+    ):
+        against_range({"logits": torch.ones(3)}, torch.float16, "a title")
+
+
+def test_sparse_tensors_may_be_drawn():
+    assert words(draw(row=torch.tensor([0.0, 1e9]).to_sparse()))[4] == "100% inf"

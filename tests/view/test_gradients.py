@@ -56,7 +56,12 @@ def bars(axes):
 
 
 def legend(figure):
-    return dict(text.get_text().split("\n") for text in figure.legends[0].get_texts())
+    """Return what the shares are, and what stands apart from them."""
+    return [dict(text.get_text().split("\n") for text in each.get_texts()) for each in figure.legends]
+
+
+def triangles(axes):
+    return [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "v"]
 
 
 def test_at_scale_1(report):
@@ -68,15 +73,12 @@ def test_at_scale_1(report):
         "normal": [(-10, 20), (0, 10)],
         "overflow": [],
     }
-    assert legend(figure) == {
-        "become zero": "40.0 %",
-        "subnormal": "30.0 %",
-        "normal": "30.0 %",
-        "overflow": "0 %",
-        "under 2⁻²⁴": "40.0 %",
-    }
+    shares = {"become zero": "40.0 %", "subnormal": "30.0 %", "normal": "30.0 %", "overflow": "0 %"}
+    assert legend(figure) == [shares, {"all under 2⁻²⁴": "40.0 %"}]
+    first, apart = (each.get_window_extent() for each in figure.legends)
+    assert apart.x0 - first.x1 > 50
     assert figure.get_suptitle() == "What FP16 makes of the gradients at scale 1"
-    assert axes.get_xlabel() == "size of the gradient (not shown: 10 of 110 are exactly 0, infinite or NaN)"
+    assert axes.get_xlabel() == "size of the gradient (not shown: 10 exactly 0, of 110)"
     assert axes.get_ylabel() == "share of the gradients (%)"
 
 
@@ -114,6 +116,45 @@ def test_ticks_are_powers_of_two_and_few(report):
     assert 5 <= len(labels) <= 15
 
 
+def test_what_is_not_shown_is_named_if_it_occurs():
+    axes = drawn(gradient_histogram(gradient_report(torch.tensor([1.0, 0.0, math.nan, math.inf, -math.inf]))))
+    assert axes.get_xlabel().endswith("(not shown: 1 exactly 0, 2 infinite, 1 NaN, of 5)")
+    axes = drawn(gradient_histogram(gradient_report(torch.tensor([1.0, math.nan]))))
+    assert axes.get_xlabel().endswith("(not shown: 1 NaN, of 2)")
+
+
+def test_triangles_mark_the_smallest_and_the_largest():
+    report = gradient_report(torch.tensor([2.0**-30] * 10**6 + [1.5 * 2.0**-11, 2.0**-56]))
+    assert triangles(drawn(gradient_histogram(report))) == [-55.5, math.log2(1.5) - 11]
+    for power in (0, 26, 27):  # the largest crosses the edge where the words say that it does
+        axes = drawn(gradient_histogram(report, 2.0**power))
+        _, largest = triangles(axes)
+        assert (largest > math.log2(report.window.overflow_from)) == bool(report.at(2.0**power).overflow)
+        edges = axes.get_window_extent()
+        words = [text.get_window_extent() for text in axes.texts]
+        assert [text.get_text().strip() for text in axes.texts] == ["smallest", "largest"]
+        assert min(box.x0 for box in words) > edges.x0
+        assert max(box.x1 for box in words) < edges.x1
+
+
+def inside(figure):
+    """Tell whether all words of a figure are on it."""
+    figure.canvas.draw()
+    box, page = figure.get_tightbbox(), figure.get_size_inches()
+    return box.x0 >= 0 and box.y0 >= 0 and box.x1 <= page[0] and box.y1 <= page[1]
+
+
+def test_a_long_title_takes_two_lines_and_letters_of_a_style_do_not_push_anything_out(report):
+    with plt.rc_context({"font.size": 20, "lines.marker": "o"}):
+        figure = gradient_histogram(report, title="a long title with $ signs $ " * 8)
+        assert inside(figure)
+    first, _, second = figure.get_suptitle().partition("\n")
+    assert r"\$" in first
+    assert second.endswith("…")
+    assert figure._suptitle.get_window_extent().y0 > figure.legends[0].get_window_extent().y1
+    assert [line.get_marker() for line in figure.axes[0].lines].count("None") == 1
+
+
 def test_nothing_but_zeros_is_said():
     figure = gradient_histogram(gradient_report(torch.zeros(5)), title="mine")
     assert "no finite gradient but zeros" in [text.get_text() for text in drawn(figure).texts]
@@ -129,7 +170,7 @@ def test_what_cannot_be_drawn_leaves_no_figure(draw, name, report):
         draw(torch.nn.Linear(1, 1))
     with pytest.raises(ValueError, match="scale=3: a scale here is a power of two"):
         draw(report, 3)
-    with pytest.raises(TypeError, match=r"a number such as 0\.1 is needed"):
+    with pytest.raises(TypeError, match=r"scale: a number such as 0\.1 is needed"):
         draw(report, "large")
     assert plt.get_fignums() == []
 
@@ -139,14 +180,15 @@ def test_what_cannot_be_drawn_leaves_no_figure(draw, name, report):
 
 def test_sliding(report):
     panel = loss_scale_explorer(report).panel
-    assert panel.slider.label == "1"
+    assert panel.slider.value == 0
     assert panel.sentence.value == (
         "At scale 1, in FP16: of 100 nonzero gradients 40 become zero (40.0 %), 30 subnormal (30.0 %), "
         "30 normal (30.0 %), 0 overflow (0 %)."
     )
     before = panel.picture.value
     panel.slider.value = 17
-    assert panel.slider.label == "2^17 = 131,072"
+    assert panel.slider.label == "2^17"
+    assert panel.sentence.value.startswith("At scale 2^17 = 131,072, in FP16: of 100")
     assert (
         "0 become zero (0 %), 0 subnormal (0 %), 90 normal (90.0 %), 10 overflow (10.0 %)"
         in panel.sentence.value
@@ -157,20 +199,25 @@ def test_sliding(report):
     assert panel.picture.value == before
 
 
-def test_the_slider_goes_from_all_zero_to_all_too_large():
-    report = gradient_report(torch.tensor(VALUES) * 2.0**-6)
+@pytest.mark.parametrize("size", [2.0**-80, 2.0**-6, 1.0, 2.0**20, 2.0**30])
+def test_the_slider_goes_a_little_further_than_the_window(size):
+    report = gradient_report(torch.tensor(VALUES) * size)
     panel = loss_scale_explorer(report).panel
     powers = [power for _, power in panel.slider.options]
-    assert report.at(2.0 ** powers[0]).zero == report.total.nonzero
-    assert report.at(2.0 ** powers[-1]).overflow == report.total.nonzero
     assert powers == list(range(powers[0], powers[-1] + 1))
+    overflows = [power for power in powers if report.at(2.0**power).overflow]
+    saved = [power for power in powers if not report.at(2.0**power).zero]
+    assert powers[0] <= 0 <= powers[-1]
+    assert 0 < len(overflows) < len(powers)
+    assert saved
+    assert powers[-1] <= max(overflows[0], saved[0], 12) + 5
     for power in powers[::10]:
         panel.slider.value = power
 
 
 def test_the_button_goes_to_the_recommended_scale(report):
     panel = loss_scale_explorer(report).panel
-    assert panel.best.description == "recommended: 2^13 = 8,192"
+    assert panel.best.description == "go to the recommended 2^13"
     panel.best.click()
     assert panel.slider.value == 13
     broken = loss_scale_explorer(gradient_report(torch.tensor([1.0, math.inf]))).panel
@@ -187,11 +234,11 @@ def test_the_axis_stays_where_it_is_and_says_what_is_beyond(monkeypatch):
         loss_scale, "as_image", lambda figure, words: figures.append(figure) or original(figure, words)
     )
     panel = loss_scale_explorer(report).panel
-    panel.slider.value = 40
+    panel.slider.value = panel.slider.options[-1][1]
     first, last = map(drawn, figures)
     assert first.get_xlim() == last.get_xlim()
-    assert [text.get_text() for text in first.texts] == ["◀ 75.0 % further left"]
-    assert [text.get_text() for text in last.texts] == ["25.0 % further right ▶"]
+    assert [text.get_text() for text in first.texts] == ["  largest", "◀ 75.0 % further left"]
+    assert [text.get_text() for text in last.texts] == ["smallest  ", "25.0 % further right ▶"]
 
 
 def test_starting_elsewhere(report):
@@ -199,6 +246,10 @@ def test_starting_elsewhere(report):
     assert loss_scale_explorer(gradient_report(torch.ones(2), scale=2.0**100)).panel.slider.value == 100
     with pytest.raises(ValueError, match=r"the slider goes from 2\*\*-24 to 2\*\*126"):
         loss_scale_explorer(report, 2.0**127)
+    with pytest.raises(
+        ValueError, match=r"\(the report's own; pass another, such as scale=1\.0\): the slider"
+    ):
+        loss_scale_explorer(gradient_report(torch.ones(2), scale=2.0**-100))
 
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [math.nan], [2.0**-149], [3e38]])
@@ -249,7 +300,7 @@ def test_a_report_of_another_kind_is_enough():
         format_name="FP7",
         scale=1.0,
         window=SimpleNamespace(zero_up_to=2**-5, smallest=2**-4, normal_from=2**-2, overflow_from=8.0),
-        total=SimpleNamespace(entries=2, nonzero=2),
+        total=SimpleNamespace(entries=2, nonzero=2, zeros=0, infinite=0, nan=0, largest=2**-6.5),
         powers=[-8, -7],
         counts=[1, 1],
         at=lambda scale=None: fates,

@@ -1,6 +1,7 @@
 """The scale over a run, and the simulator: crosses where steps were skipped, stairs where the scale was."""
 
 import io
+import itertools
 import math
 import re
 from types import SimpleNamespace
@@ -60,8 +61,9 @@ def test_losses_below():
     figure = scale_history(HALVED, [2.0, 1.5, NAN, 1.0, 0.5], title="mine")
     above, below = panels(figure)
     assert figure.get_suptitle() == "mine"
-    *skips, loss = below.lines
+    loss, *skips = below.lines
     assert [line.get_xdata()[0] for line in skips] == [1, 2]
+    assert [text.get_text() for text in below.get_legend().get_texts()] == ["training loss", "skipped step"]
     assert list(loss.get_ydata())[:2] == [2.0, 1.5]
     assert math.isnan(loss.get_ydata()[2])
     assert below.get_yscale() == "log"
@@ -88,14 +90,37 @@ def test_the_history_of_a_real_scaler():
     )
 
 
-def test_a_scale_of_zero_leaves_a_gap():
+def test_a_scale_of_zero_leaves_a_gap_and_its_skips_stand_on_the_edge():
     (axes,) = panels(scale_history(history([1.0, 0.5, 0.0], skipped=(0, 1, 2))))
-    assert math.isnan(lines(axes)["loss scale"][1][2])
+    found = lines(axes)
+    assert math.isnan(found["loss scale"][1][2])
+    assert found["skipped (3)"] == ([0, 1, 2], [0, -1, axes.get_ylim()[0]])
+    assert not axes.lines[1].get_clip_on()
 
 
+@pytest.mark.filterwarnings("error")  # of a layout that comes to nothing
 def test_one_step_is_a_point():
-    (axes,) = panels(scale_history(history([4.0])))
-    assert axes.lines[0].get_marker() == "o"
+    above, below = panels(scale_history(history([4.0]), [0.7]))
+    assert above.lines[0].get_marker() == below.lines[0].get_marker() == "o"
+    low, high = below.get_xlim()
+    assert [tick for tick in below.get_xticks() if low <= tick <= high] == [0]
+    assert min(axes.get_window_extent().height for axes in (above, below)) > 80
+
+
+def test_a_loss_without_a_neighbour_is_a_point():
+    (_, below) = panels(scale_history(HALVED, [2.0, NAN, 1.0, NAN, 0.5]))
+    assert below.lines[0].get_markevery() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("losses", [[0.7] * 5, [0.9, 1.2, 1.9, 2.2, 2.3], [0.3, 0.5, 0.7, 1.4, 1.9]])
+def test_labels_of_the_losses_do_not_overlap(losses):
+    _, below = panels(scale_history(HALVED, losses))
+    low, high = below.get_ylim()
+    ticks = [*below.yaxis.get_major_ticks(), *below.yaxis.get_minor_ticks()]
+    labels = [tick.label1 for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_text()]
+    boxes = sorted((box.y0, box.y1) for box in (label.get_window_extent() for label in labels))
+    assert len(boxes) >= 2
+    assert all(top <= bottom for (_, top), (bottom, _) in itertools.pairwise(boxes))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +158,7 @@ def test_the_start():
     # 2^15 bears 1.0 and 0.5; grows to 2^16, which 4.0 does not bear; 2^15 twice, grows to 2^16.
     assert panel.sentence.value == (
         "6 steps, 1 skipped (16.7 %); the scale grew 2 times, the last step had 2^16 = 65,536. Settings: "
-        "init_scale 2^15 = 32,768, growth_interval 2, growth_factor 2, backoff_factor 0.5."
+        "init_scale 2^15, growth_interval 2, growth_factor 2, backoff_factor 0.5."
     )
     assert re.search('alt="(.*?)"', panel.picture.value)[1] == panel.sentence.value
 
@@ -203,8 +228,40 @@ def test_odd_peaks(peaks):
 def test_a_run_that_stops_early():
     stops = simulate([INF] * 9, init_scale=4.0, min_scale=1.0)
     simulator = scaler_simulator([INF] * 9, lambda peaks, **settings: stops)
-    assert repr(simulator).startswith(f"{len(stops.scales)} steps, ")
-    assert figure_of(simulator).get_xlim() == (-0.5, 8.5)
+    assert repr(simulator).startswith("The run stops after 3 of 9 steps, 3 skipped (100 %)")
+    assert figure_of(simulator).get_xlim()[1] > 8
+
+
+def test_numbers_are_written_out():
+    said = repr(scaler_simulator([0.0], simulate, init_scale=3_942_100.0, growth_interval=1_000_000))
+    assert "the last step had 3,942,100." in said
+    assert "growth_interval 1,000,000" in said
+
+
+def test_labels_of_the_sliders_are_short():
+    panel = scaler_simulator(PEAKS, simulate, init_scale=2.0**24).panel
+    assert panel.sliders["init_scale"].label == "2^24"
+
+
+def test_a_thousand_steps_end_at_a_tick():
+    axes = figure_of(scaler_simulator([1.0] * 1000, simulate))
+    low, high = axes.get_xlim()
+    assert 1000 in [tick for tick in axes.get_xticks() if low <= tick <= high]
+
+
+def test_what_is_infinite_overflows_at_any_scale():
+    axes = figure_of(scaler_simulator([INF, INF], simulate))
+    bottom, top = axes.get_ylim()
+    (filled,) = axes.collections
+    heights = filled.get_paths()[0].vertices[:, 1]
+    assert heights.min() < bottom
+    assert heights.max() > top
+
+
+def test_large_letters_and_markers_of_a_style_change_nothing():
+    plain = scaler_simulator(PEAKS, simulate)._repr_mimebundle_()["image/png"]
+    with plt.rc_context({"font.size": 20, "lines.marker": "o"}):
+        assert scaler_simulator(PEAKS, simulate)._repr_mimebundle_()["image/png"] == plain
 
 
 @pytest.mark.parametrize(
@@ -228,7 +285,15 @@ def test_every_kind_of_peaks(make):
         ("abc", simulate, {}, TypeError, "peaks must be one number for each step"),
         (1.0, simulate, {}, TypeError, "peaks must be one number for each step"),
         ([1.0], None, {}, TypeError, "simulate must be a function, such as amp_lab.scaling.simulate"),
-        ([1.0], simulate, {"init_scale": "big"}, TypeError, "a number such as 0.1 is needed"),
+        ([1.0], simulate, {"init_scale": "big"}, TypeError, "init_scale: a number such as 0.1 is needed"),
+        ([1.0], lambda p: 3, {}, TypeError, "simulate must take the peaks and init_scale, growth_interval"),
+        (
+            [1.0],
+            lambda p, **k: 3,
+            {},
+            TypeError,
+            "simulate must return a history of scales and skipped, not 3",
+        ),
     ],
 )
 def test_what_cannot_be_simulated(peaks, rule, settings, error, message):
@@ -243,3 +308,9 @@ def test_all_forms_for_a_notebook():
     assert bundle["text/plain"] == repr(simulator)
     assert plt.imread(io.BytesIO(bundle["image/png"])).shape[1] == 800
     assert plt.get_fignums() == []
+
+
+def test_what_is_drawn_on_the_background_has_the_ink_of_the_style():
+    with plt.style.context("dark_background"):
+        _, below = panels(scale_history(HALVED, [2.0, 1.5, 1.2, 1.0, 0.5]))
+    assert below.lines[0].get_color() == "white"

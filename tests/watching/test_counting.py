@@ -119,6 +119,40 @@ def test_with_subnormal_numbers_flushed():
     assert fates == [usual.at(2.0**power) for power in SCALES]
 
 
+def test_numbers_that_are_subnormal_in_fp64_with_subnormal_numbers_flushed():
+    """Python then reads 0 for them, even where the report has counted them right."""
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormal numbers")
+    try:
+        pattern = torch.tensor([7, 0], dtype=torch.int64)
+        report = gradient_report({"w": pattern.view(torch.float64)})
+        text, recommended = repr(report), report.recommend()
+    finally:
+        torch.set_flush_denormal(False)
+    assert (report.total.nonzero, report.total.zeros) == (1, 1)
+    assert "under 2.23e-308" in text
+    assert recommended.scale is None
+    assert "makes every gradient zero even at 2^126" in recommended.reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_gpu_counts_without_histc_where_pytorch_must_be_deterministic(dtype, deterministic, monkeypatch):
+    """Some releases of PyTorch refuse histc there, on CUDA only. Here the GPU is played by a tensor that says it is."""
+    values = random_numbers(500, -40, 20, dtype)
+    monkeypatch.setattr(bits, "_is_on_gpu", lambda values: True)
+    monkeypatch.setattr(torch, "histc", None)
+    report = gradient_report(values)
+    monkeypatch.undo()
+    assert report.counts == gradient_report(values).counts
+
+
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 def layouts():
     """Tensors in all kinds of memory order, most of them larger than a chunk of 100."""
     numbers = random_numbers(6_000, -40, 20)

@@ -75,7 +75,7 @@ def test_gradients_that_require_gradients_are_taken_themselves():
     x = torch.tensor([3.0], requires_grad=True)
     grads = torch.autograd.grad(x**3, x, create_graph=True)
     assert grads[0].requires_grad
-    assert gradient_report(grads).total.largest == 27.0
+    assert gradient_report(grads).total.largest == gradient_report(grads[0]).total.largest == 27.0
 
 
 def test_a_generator_is_read_one_gradient_at_a_time():
@@ -181,8 +181,8 @@ def test_the_largest_power_of_two_that_fits(headroom):
         ([FP16_LARGEST * 2.0**22], 2.0**-24, "is at most FP16's largest number, 65,504."),
         ([FP16_LARGEST * 2.0**22 + 2.0**15], None, "would fit into FP16 only at a scale under 2^-24"),
         (
-            [2047],
-            8,
+            [2047.0],
+            8.0,
             "the largest gradient, 2,047, times this scale is about 16,376, and 4 times that is at most",
         ),
         (
@@ -209,7 +209,7 @@ def test_the_largest_power_of_two_that_fits(headroom):
 def test_recommendations_and_their_reasons(values, scale, reason):
     report = gradient_report(torch.tensor(values))
     assert (report.recommended_scale, report.recommend().scale) == (scale, scale)
-    assert reason.partition(", because ")[2] or reason in plain(report.recommend().reason)
+    assert reason.rpartition("because ")[2] in plain(report.recommend().reason)
     assert reason in plain(repr(report))
 
 
@@ -219,11 +219,17 @@ def test_no_scale_reaches_what_fp64_alone_holds():
         None,
         "FP16 makes every gradient zero even at 2^126. But with 2^127 a loss of 2 is infinite in FP32.",
     )
-    some = gradient_report(torch.tensor([2.0**-150, 2.0**-152], dtype=torch.float64)).recommend()
+    some = gradient_report(torch.tensor([2.0**-150, 2.0**-151], dtype=torch.float64)).recommend()
     assert some.scale == 2.0**126
     assert some.reason.endswith("No scale up to 2^126 saves them all."), (
         "2^127, which would, is none for a loss"
     )
+
+
+def test_no_larger_scale_is_spoken_of_where_none_fits():
+    just = gradient_report(torch.tensor([2.0**-113])).recommend()
+    assert just.scale == 2.0**126
+    assert "A larger one" not in just.reason
 
 
 def test_too_much_headroom():
@@ -232,7 +238,7 @@ def test_too_much_headroom():
     assert report.recommend(1e30).reason.startswith("1e+30 times the largest gradient, 1, would fit")
     tiny = gradient_report(torch.tensor([2.0**-26])).recommend(2.0**45)
     assert tiny.scale is None
-    assert "with a headroom of 3.52e+13 no scale above 2^-4 fits" in tiny.reason
+    assert "with a headroom of 3.51844e+13 no scale above 2^-4 fits" in tiny.reason
 
 
 BF16_UP = "BF16 reaches as far up as FP32"
@@ -398,7 +404,7 @@ def test_no_line_ends_between_a_number_and_its_unit():
 
 def test_reports_are_equal_to_themselves_only():
     report, other = gradient_report(torch.ones(2)), gradient_report(torch.ones(2))
-    assert report == report  # noqa: PLR0124
+    assert report == report
     assert report != other
     assert other in [report, other]
     assert len({report, other, report.total, other.total}) == 4
@@ -498,7 +504,7 @@ def test_a_generator_that_was_used():
     gradient_report(parameters)
     with pytest.raises(ValueError, match="can be read only once"):
         gradient_report(parameters)
-    with pytest.raises(ValueError, match="to report on$"):
+    with pytest.raises(ValueError, match=r"to report on$"):
         gradient_report([])
 
 
@@ -539,7 +545,7 @@ def test_other_sparse_layouts_are_refused():
         ),
         ({"scale": 0}, ValueError, "scale=0: a scale here is a power of two"),
         ({"scale": -2.0}, ValueError, "scale=-2: "),
-        ({"scale": math.inf}, ValueError, "scale=inf: too large"),
+        ({"scale": math.inf}, ValueError, "scale=inf: "),
         ({"scale": 2.0**128}, ValueError, "scale=3.402823669209385e+38: too large, a scale here is a power"),
         ({"scale": 10**400}, ValueError, "scale=inf: too large"),
         ({"scale": 2.0**-150}, ValueError, "scale=7.006492321624085e-46: too small, a scale here is a power"),

@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from amp_lab.watching import counting, gradients
+from amp_lab.watching import gradients
 from amp_lab.watching.gradients import gradient_report
 
-PLAIN = "holds no numbers of its own (as inside torch.vmap or FakeTensorMode): give a plain tensor"
+PLAIN = "without numbers of its own (as inside torch.vmap or FakeTensorMode): give a plain tensor"
 
 
 @pytest.fixture
@@ -50,24 +50,23 @@ def refused(gradient, message):
 def test_fake_tensors():
     with FakeTensorMode():
         fake = torch.ones(3)
-        refused(torch.ones(2), f"'gradient' is a FakeTensor that {PLAIN}")
-    refused(fake, f"'gradient' is a FakeTensor that {PLAIN}")
+        refused(torch.ones(2), f"'gradient' is a FakeTensor {PLAIN}")
+    refused(fake, f"'gradient' is a FakeTensor {PLAIN}")
 
 
-@pytest.mark.parametrize("each", [torch.vmap, torch.func.functionalize], ids=["vmap", "functionalize"])
-def test_inside_a_transformation(each):
+def test_inside_vmap():
     def look(x):
-        refused(x, PLAIN)
+        refused(x, f"'gradient' is a Tensor {PLAIN}")
         return x
 
-    each(look)(torch.ones(3, 2))
+    torch.vmap(look)(torch.ones(3, 2))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
 def test_masked_tensors():
     from torch.masked import masked_tensor
 
-    refused(masked_tensor(torch.ones(2), torch.tensor([True, False])), f"is a MaskedTensor that {PLAIN}")
+    refused(masked_tensor(torch.ones(2), torch.tensor([True, False])), f"is a MaskedTensor {PLAIN}")
 
 
 def test_two_numbers_in_one():
@@ -96,7 +95,6 @@ def test_other_errors_stay_as_they_are(monkeypatch):
     for gradient in (torch.ones(3), torch.ones(3).to_sparse(), torch.ones(0)):
         with pytest.raises(torch.OutOfMemoryError):
             gradient_report(gradient)
-    assert counting.tally is not no_memory
 
 
 def test_an_unusual_tensor_with_numbers_is_counted():

@@ -1,0 +1,22 @@
+"""What the functions here check of their arguments."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, TypeGuard
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Tell whole numbers, NumPy's too, from everything else; True and False are none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def as_seed(function: str, seed: Any) -> int:
+    """Return a seed as PyTorch takes it.
+
+    Raises:
+        ValueError: if it is not a whole number of at most 63 bits.
+    """
+    if not is_whole(seed) or abs(seed) >= 2**63:
+        raise ValueError(f"{function}(seed={seed!r}): a seed is a whole number below 2**63, such as 0")
+    return int(seed)
