@@ -75,9 +75,8 @@ def in_other_orders() -> dict[str, torch.Tensor]:
 
 def _random(shape: tuple[int, ...], dice: torch.Generator) -> torch.Tensor:
     sizes = torch.empty(shape).normal_(-20, 8, generator=dice).clamp_(-50, 10).exp2_()
-    for row in sizes.view(-1).split(
-        1 << 16
-    ):  # in pieces: what random numbers need must not look like our memory
+    # In pieces: what random numbers need must not look like our memory.
+    for row in torch.split(sizes.view(-1), 1 << 16):
         row.mul_(torch.empty_like(row).uniform_(-1, 1, generator=dice).sign_())
         row[::100] = 0
     return sizes

@@ -62,7 +62,9 @@ def _loop(
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     optimizer = kind(parameters, lr=0.1)
-    loss = torch.ones((), device=device)
+    loss = torch.ones(
+        (), device=device, requires_grad=True
+    )  # so that scale() makes a graph, as it does in a loop
 
     def step() -> None:
         scaler.scale(loss)

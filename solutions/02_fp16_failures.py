@@ -477,7 +477,8 @@ for eps in (1e-8, 1e-6, 1e-4):
 
 # %% [markdown]
 # **What you saw.** 1e-8 is zero in FP16, and guards nothing. 1e-6 is not zero, but its inverse, a million, is too large. An eps
-# must keep the *quotient* in range: in FP16 it is at least 1 ÷ 65,504, about 0.000015, if what is divided is near 1.
+# must keep the *quotient* in range: in FP16 it is at least 0.000016 if what is divided is near 1. (1 ÷ 65,504 is a bit more than
+# 0.000015, whose own inverse is infinite.)
 #
 # Adam has such an eps: 1e-8, by default. It divides each step by the root of a running mean of g², the squared gradient, plus
 # eps. So its first step is the learning rate, here 0.001, against the gradient, however large or small that is; without a
@@ -494,8 +495,9 @@ for dtype in (torch.float32, torch.float16):
 # %% [markdown]
 # Three of four are destroyed in one step. The running mean of g² starts as 0.001 g², and for a gradient of 0.001 that is 10^−9:
 # underflow. Then the eps should help, and it is zero, too. What remains is 0 ÷ 0 = NaN for the first weight, and a division by
-# zero for the next two. With an eps of 1e-4 the NaN goes away, but the squares of small gradients stay zero, and their steps
-# are wrong. The cure is FP32 weights and FP32 optimizer state, which AMP has anyway.
+# zero for the next two. With an eps of 1e-4 the NaN goes away, but the running mean stays zero: the step for 0.001 is ten times
+# too long. (That for 0.0001 is right, by accident: the eps is as large as the gradient.) The cure is FP32 weights and FP32
+# optimizer state, which AMP has anyway.
 #
 # ### Minus a billion
 #

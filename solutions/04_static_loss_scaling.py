@@ -233,8 +233,8 @@ everything = gradient_report(on_the_way | at_the_end)
 loss_scale_explorer(everything, scale=1.0)
 
 # %% [markdown]
-# Three things to try. (Few gradients belong to weights, and they are the largest: no bar is high enough to see them, but the
-# line below the picture counts them.)
+# Three things to try. (The weights' gradients are few among a million, and the largest: no bar is high enough to see them, but
+# a triangle marks the largest of all.)
 #
 # 1. Find the smallest scale at which less than 1 % of the gradients become zero.
 # 2. Find the largest at which none becomes infinite.
@@ -336,8 +336,8 @@ assert alive["last.weight"] > 60
 # ### Exercise 4.2 · The largest scale that is safe
 #
 # Choose a loss scale from gradients that you have seen. `grads` is a list of FP32 tensors of any shapes, none of them empty:
-# the *unscaled* gradients of a training step, computed in FP32. Return a number: the largest power of two, 2^k with a whole k
-# from −24 to 126, for which
+# the *unscaled* gradients of a training step, computed in FP32. Return a Python number (`float` or `int`): the largest power of
+# two, 2^k with a whole k from −24 to 126, for which
 #
 # > `headroom` × (the largest |gradient| of all tensors) × 2^k ≤ 65504
 #
@@ -471,16 +471,17 @@ for step in range(4):
 # A batch that does not fit into memory is cut into micro-batches, whose gradients are *accumulated*: several backward passes,
 # one step. Do that with a loss scale. You get
 #
-# - `micro_batches`: a list of one or more tensors of equal shape;
+# - `micro_batches`: a list of one or more tensors of equal shape, which is only read;
 # - `model`: a module; `model(batch)` is the *mean* loss over the examples of `batch`, a 0-dim FP32 tensor. Inside, it computes
-#   in FP16, so gradients are lost without the scale. Some of its parameters may get no gradient at all;
+#   in FP16, so gradients are lost without the scale. Some of its parameters may get no gradient at all, and stay as they are;
 # - `optimizer`: a `torch.optim.SGD` over the parameters of the model, perhaps with momentum, weight decay, and several groups
 #   with learning rates of their own. Its gradients are empty when you get it;
 # - `scale`: a positive `float`.
 #
 # Let the optimizer take *one* step, with the unscaled gradient of the mean loss over *all* examples. Afterwards the gradients
-# are cleared (`None` or zeros) for the next batch; model and optimizer are as they were otherwise, learning rates included, and
-# the next call finds them ready. How far each weight moved must be right to one percent; nothing need be returned.
+# are cleared (`None` or zeros) for the next batch; model and optimizer are as they were otherwise, learning rates and hooks
+# included, and the next call, perhaps with another scale, finds them ready. How far each weight moved must be right to one
+# percent; nothing need be returned.
 
 
 # %%

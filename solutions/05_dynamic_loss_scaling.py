@@ -206,8 +206,8 @@ assert torch.tensor([3e38, 3e38, -math.inf]).max().isfinite()
 # - `True` if any gradient (`.grad`) holds `inf`, `-inf` or a NaN, `False` if all of them are finite, however large;
 # - a parameter may have no gradient: then `.grad` is `None`. If there is no gradient at all, nothing has overflowed;
 # - gradients are FP32 or FP16, dense or *sparse*: `nn.Embedding(..., sparse=True)` leaves one that stores only the rows that
-#   were looked up, and one that is stored twice counts with its sum. Many functions refuse those; `grad.to_dense()` writes one
-#   out in full, and returns a dense one as it is;
+#   were looked up, and one that is stored twice counts with its sum, in the gradient's own dtype. Many functions refuse those;
+#   `grad.to_dense()` writes one out in full, and returns a dense one as it is;
 # - leave the gradients as they are, and `.grad` the very tensor that it was.
 
 
@@ -323,8 +323,8 @@ assert lost["growth factor 8, interval 20"] > 1.5 * lost["interval 20"]
 # ### Exercise 5.2 · The next scale
 #
 # Write the rule itself, as a *pure* function: it takes the state after the last step and returns the state after this one, and
-# changes nothing. (PyTorch's scaler may sink as low as it likes, `amp_lab`'s can have a floor; here there always is one.) State
-# and settings are objects that nobody can change by accident:
+# changes nothing. (`amp_lab`'s scaler can have a floor, PyTorch's cannot; here there always is one.) State and settings are
+# objects that nobody can change by accident:
 #
 # | | |
 # |---|---|
@@ -469,10 +469,11 @@ assert refuses(unscale_, update) is None
 #   *this* optimizer's gradients overflowed. What `unscale_` found counts, even if clipping has made an infinity finite since
 #   then.
 # - `update()` multiplies the scale by `backoff_factor` if *any* optimizer overflowed since the last update, once, however many
-#   did. Otherwise the iteration was clean, and with the one that makes it `growth_interval` in a row the scale is multiplied by
-#   `growth_factor`. Nothing but `update()` changes the scale, and there is no floor.
+#   did, and even if the `step` of the one that did was left out. Otherwise the iteration was clean, and with the one that makes
+#   it `growth_interval` in a row the scale is multiplied by `growth_factor`. Nothing but `update()` changes the scale, and there
+#   is no floor.
 #
-# The check puts your scaler and PyTorch's through the same random training runs, with one and two optimizers, and compares them
+# The check puts your scaler and PyTorch's through the same random training runs, with one to three optimizers, and compares them
 # bit by bit: scales, skipped steps, gradients, weights. (All factors are powers of two, so it does not matter how you divide.)
 # A class that has a finished scaler inside is not your own.
 

@@ -64,12 +64,7 @@ def _peak(step: int, given: Any) -> float:
         if isinstance(given, str | bytes | bool) or getattr(given, "ndim", 0) != 0:
             raise TypeError
         peak = float(given)
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        RuntimeError,
-    ) as error:  # RuntimeError: a tensor without data
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # the last of a tensor without data
         raise TypeError(
             f"peaks[{step}] is {said(given)}: must be one number, the largest |gradient| of a step"
         ) from error

@@ -144,10 +144,23 @@ def test_weights_move_as_in_fp64(story):
         (story.loss_size * (x @ net.weight[0] + net.bias).square().mean()).backward()
         optimizer.step()
     for name, moved in story.want().items():
-        if moved is not None:
+        if moved is None:
+            assert torch.equal(dict(net.named_parameters())[name].detach(), start[name])
+        else:
             got = dict(net.named_parameters())[name].detach() - start[name]
             assert torch.allclose(got, moved, rtol=1e-9, atol=0.0)
             assert moved.abs().min() > 1e-3, "too little to be seen in an FP32 weight"
+    for name, momentum in story.momenta().items() if story.momentum else ():
+        got = optimizer.state[dict(net.named_parameters())[name]]["momentum_buffer"]
+        assert torch.allclose(got, momentum, rtol=1e-9, atol=0.0)
+
+
+def test_one_loss_overflows_at_the_usual_scale_and_not_at_its_own():
+    story = accumulating._OTHERS[-1]
+    for scale, fits in ((story.scale, True), (2.0**16, False)):
+        net = story.net()
+        (net(torch.cat(story.batches())) * scale).backward()
+        assert net.weight.grad.isfinite().all().item() is fits
 
 
 @pytest.mark.parametrize("story", accumulating._PLAIN[:2], ids=str)

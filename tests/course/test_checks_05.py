@@ -43,21 +43,27 @@ def test_a_given_scaler_that_starts_elsewhere_is_told_from_it():
 
 
 def test_random_runs_overflow_by_themselves_and_one_optimizer_at_a_time():
-    overflows = mixed = grown = clean = kept = 0
+    overflows = mixed = grown = clean = kept = unstepped = 0
     for number in NUMBERS:
         plans, seen = run(number)
         scale = random_runs.planned(number)[0]["init_scale"]
         for plan, after in zip(plans, seen, strict=True):
-            used = [each for each in plan.inputs if each is not None]
+            used = [
+                each for each, stop in zip(plan.inputs, plan.stops, strict=True) if not (each is None or stop)
+            ]
+            left_out = len(used) < sum(each is not None for each in plan.inputs)
             finite = all(x.isfinite().all() for inputs in used for x in inputs)
+            unstepped += left_out and sum(after.stepped) == len(used) and after.scale < scale
             overflows += finite and sum(after.stepped) < len(used)
             mixed += 0 < sum(after.stepped) < len(used)
             clean += sum(after.stepped) == len(used)
             grown += after.scale > scale
-            kept += not any(after.stepped) and any(grad is not None for grad in after.grads)
+            there = any(grad is not None for grad in after.grads)
+            kept += there and not any(after.stepped) and after.scale < scale
             scale = after.scale
         assert all(weight.isfinite().all() for weight in seen[-1].weights)
     assert min(overflows, mixed, grown, kept) >= 5
+    assert unstepped >= 2  # only an optimizer whose step was left out can have overflowed
     assert clean >= 50
 
 

@@ -9,6 +9,7 @@ from tests.scaling.twins import Twins
 
 pytestmark = [
     pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
     pytest.mark.skipif(
         not torch.cuda.is_available(),
         reason="no CUDA device: the loss scalers on CUDA tensors are not checked",
@@ -100,6 +101,21 @@ def test_a_cuda_graph_that_has_recorded_scale():
         scaler.update()
     assert scaler.history.scales == [8.0, 16.0, 32.0]
     torch.testing.assert_close(weight.detach(), torch.full((2,), 0.7, device="cuda"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"fused": True}])
+def test_scaled_gradients_on_unscaled_ones(settings):
+    """On CUDA the backward pass runs in a thread of its own."""
+    scaler, optimizer = DynamicLossScaler(), on_gpu(torch.optim.AdamW, **settings)
+    backward(scaler, optimizer)
+    scaler.unscale_(optimizer)
+    backward(scaler, optimizer)
+    with pytest.raises(CallOrderError, match=r"backward\(\) of a scaled loss has run after unscale_"):
+        scaler.step(optimizer)
+    scaler.update()
+    backward(scaler, optimizer)
+    scaler.step(optimizer)
+    assert scaler.last.stepped
 
 
 def test_without_a_graph_scale_must_be_called():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from amp_lab.scaling import DynamicLossScaler, StaticLossScaler, simulate
+from amp_lab.scaling.marks import Marks
 from tests.scaling.loops import BOTH, backward, every, iterate, named, parameters
 from tests.scaling.optimizers import FusedSGD
 
@@ -136,9 +137,9 @@ def backward_unscaled(optimizer):
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_too_late_for_names(change):
-    """A fused optimizer's report never names parameters whose gradients are of another step."""
+    """A fused optimizer's report never names parameters whose gradients are of another step, nor only some."""
     scaler, optimizer = DynamicLossScaler(1024.0), FusedSGD(named((3,), (2,)), lr=0.1)
-    iterate(scaler, optimizer, NAN, 1.0)
+    iterate(scaler, optimizer, NAN, NAN)
     change(scaler, optimizer)
     assert scaler.last.skipped
     assert scaler.last.overflowed == ()
@@ -151,6 +152,21 @@ def test_names_as_long_as_the_gradients_are_there():
     iterate(scaler, optimizer, NAN, 1.0)
     scaler.scale(every(optimizer)[0].sum())
     assert [one.name for one in scaler.last.overflowed] == ["layer0.weight"]
+
+
+def test_another_gradient_at_the_place_of_one_that_is_gone():
+    """Python gives its id away again."""
+    (weight,) = parameters((2,))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.ones(2)
+    marks, seen = Marks(optimizer), id(weight.grad)
+    assert marks.hold(optimizer)
+    for _ in range(100):
+        weight.grad = None
+        weight.grad = torch.ones(2)
+        if id(weight.grad) == seen:
+            break
+    assert not marks.hold(optimizer)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, FusedSGD])

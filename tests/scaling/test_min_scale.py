@@ -74,6 +74,7 @@ def test_what_was_not_asked_in_time_is_said_so():
 def test_a_scale_set_by_hand_after_a_clean_step_begins_the_count_again(kind):
     scaler, optimizer = DynamicLossScaler(4.0, min_scale=1.0), kind(named((3,)), lr=0.1)
     iterate(scaler, optimizer, NAN)
+    iterate(scaler, optimizer, NAN)
     backward(scaler, optimizer)
     scaler.step(optimizer)
     scaler.update(4.0)

@@ -119,6 +119,9 @@ def test_no_gradients(scaler):
     optimizer, other = OPTIMIZERS[0](), torch.ones(1, requires_grad=True)
     scaler.scale(other.sum()).backward()
     refused(lambda: scaler.step(optimizer), "step: no parameter of this optimizer had a gradient")
+    before = every_weight(optimizer)
+    iterate(scaler, optimizer)
+    torch.testing.assert_close(every_weight(optimizer), before - 0.1)
 
 
 def test_no_gradients_of_a_fused_optimizer(scaler):
@@ -224,6 +227,14 @@ def test_a_call_of_scale_that_scales_nothing_begins_no_iteration(scaler, optimiz
     with contextlib.suppress(TypeError):
         scaler.scale(outputs)
     nothing_was_scaled(scaler, optimizer)
+
+
+def test_a_refused_call_of_scale_takes_nothing_back(scaler, optimizer):
+    backward(scaler, optimizer)
+    with pytest.raises(TypeError):
+        scaler.scale("loss")
+    scaler.step(optimizer)
+    assert scaler.last.stepped
 
 
 def test_outputs_are_scaled_when_an_iterator_is_asked_for_them(scaler, optimizer):

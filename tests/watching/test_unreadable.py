@@ -101,4 +101,11 @@ def test_an_unusual_tensor_with_numbers_is_counted():
     class Mine(torch.Tensor):
         pass
 
-    assert gradient_report(torch.ones(3).as_subclass(Mine)).total.entries == 3
+    class Dispatched(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            with torch._C._DisableTorchDispatch():
+                return func(*args, **(kwargs or {}))
+
+    for kind in (Mine, Dispatched):
+        assert gradient_report(torch.ones(3).as_subclass(kind)).total.entries == 3

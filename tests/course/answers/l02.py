@@ -217,6 +217,16 @@ def takes_the_norm_of_a_matrix(x):
 
 
 @safe_norm.wrong("another-norm")
+def takes_the_longest_row(x):
+    return x.float().norm(dim=-1).max()
+
+
+@safe_norm.wrong("another-norm")
+def adds_up_the_norms_of_columns(x):
+    return x.float().norm(dim=0).sum()
+
+
+@safe_norm.wrong("another-norm")
 def forgets_the_squares(x):
     return x.float().sum().abs()
 
@@ -1580,6 +1590,40 @@ def divides_by_the_size_of_each_batch(batches):
         numbers = batch.flatten().tolist()
         total += sum(numbers) / len(numbers) * len(numbers)
         count += len(numbers)
+    return total / count
+
+
+@running_mean.wrong("zero-for-nothing")
+def takes_a_total_of_zero_for_nothing(batches):
+    total, count = 0.0, 0
+    for batch in batches:
+        total, count = total + batch.double().sum().item(), count + batch.numel()
+    if total == 0:
+        raise ValueError("no elements")
+    return total / count
+
+
+@running_mean.wrong("zero-for-nothing")
+def passes_over_batches_of_zeros(batches):
+    total, count = 0.0, 0
+    for batch in batches:
+        if batch.any():
+            total, count = total + batch.double().sum().item(), count + batch.numel()
+    if count == 0:
+        raise ValueError("no elements")
+    return total / count
+
+
+@running_mean.wrong("zero-for-nothing")
+def passes_over_sums_of_zero(batches):
+    total, count = 0.0, 0
+    for batch in batches:
+        if subtotal := batch.double().sum().item():
+            total, count = total + subtotal, count + batch.numel()
+        elif batch.numel() and not batch.any():
+            count += batch.numel()
+    if count == 0:
+        raise ValueError("no elements")
     return total / count
 
 

@@ -1224,6 +1224,52 @@ class ScalesGradientsInPlace:
                 each.copy_(master)
 
 
+@master_weights.wrong("not-written")
+class WritesWhatFP16Shows:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                old = master.clone()
+                master -= lr * each.grad.float()
+                if not torch.equal(old.half(), master.half()):
+                    each.copy_(master)
+
+
+@master_weights.wrong("not-written")
+class WritesWhatHasChanged:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None:
+                old = master.to(each.dtype, copy=True)
+                master -= lr * each.grad.float()
+                if not torch.equal(old, master.to(each.dtype)):
+                    each.copy_(master)
+
+
+@master_weights.wrong("not-written")
+class PassesOverZeros:
+    def __init__(self, params):
+        self.params = list(params)
+        self.masters = _copied(self.params)
+
+    @torch.no_grad()
+    def step(self, lr):
+        for each, master in zip(self.params, self.masters, strict=True):
+            if each.grad is not None and each.grad.any():
+                master -= lr * each.grad.float()
+                each.copy_(master)
+
+
 @master_weights.wrong("grad-changed")
 class ZeroesGradients:
     def __init__(self, params):

@@ -937,6 +937,67 @@ def gives_up_at_any_zero(grads, headroom=4):
     return _from(_largest(grads), headroom)
 
 
+@pick_scale.wrong("any-zero")
+def looks_for_zeros_in_the_first_tensor(grads, headroom=4):
+    return _from(_largest(grads), headroom) if grads and grads[0].any() else 65536.0
+
+
+@pick_scale.wrong("any-zero")
+def looks_for_zeros_in_the_last_tensor(grads, headroom=4):
+    return _from(_largest(grads), headroom) if grads and grads[-1].any() else 65536.0
+
+
+@pick_scale.wrong("sum-zero")
+def looks_for_zero_in_the_first_entry(grads, headroom=4):
+    return _from(_largest(grads), headroom) if grads and grads[0].flatten()[0] else 65536.0
+
+
+@pick_scale.wrong("sum-zero")
+def adds_to_find_zeros(grads, headroom=4):
+    return 65536.0 if sum(grad.sum() for grad in grads) == 0 else _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("sum-zero")
+def adds_each_to_find_zeros(grads, headroom=4):
+    return 65536.0 if all(grad.sum() == 0 for grad in grads) else _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("sum-zero")
+def takes_the_mean_to_find_zeros(grads, headroom=4):
+    if not grads or torch.cat([grad.flatten() for grad in grads]).mean() == 0:
+        return 65536.0
+    return _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("sum-zero")
+def takes_the_maximum_to_find_zeros(grads, headroom=4):
+    if max((grad.max() for grad in grads), default=0) == 0:
+        return 65536.0
+    return _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("sum-zero")
+def takes_a_maximum_below_zero_for_zeros(grads, headroom=4):
+    if max((grad.max() for grad in grads), default=0) <= 0:
+        return 65536.0
+    return _from(_largest(grads), headroom)
+
+
+@pick_scale.wrong("part-only")
+def looks_at_four_tensors(grads, headroom=4):
+    return _from(_largest(grads[:4]), headroom)
+
+
+@pick_scale.wrong("part-only")
+def looks_at_the_first_row(grads, headroom=4):
+    return _from(_largest([grad[0] if grad.dim() > 1 else grad for grad in grads]), headroom)
+
+
+@pick_scale.wrong("part-only")
+def looks_at_forty_entries(grads, headroom=4):
+    return _from(_largest([grad.flatten()[:40] for grad in grads]), headroom)
+
+
 @pick_scale.wrong("tiny-taken-for-zero")
 def compares_with_zeros_by_and_large(grads, headroom=4):
     if all(torch.allclose(grad, torch.zeros_like(grad)) for grad in grads):
@@ -1881,6 +1942,114 @@ def leaves_hooks_behind(micro_batches, model, optimizer, scale):
 
 
 @accumulate.wrong("hooks-left")
+def sets_up_hooks_once(micro_batches, model, optimizer, scale):
+    if not hasattr(model, "hooked"):
+        model.hooked = True
+        for parameter in model.parameters():
+            parameter.register_hook(lambda grad: grad / scale)
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches) * scale).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("hooks-left")
+def unscales_in_a_hook_of_the_optimizer(micro_batches, model, optimizer, scale):
+    if not hasattr(optimizer, "hooked"):
+        optimizer.hooked = True
+        optimizer.register_step_pre_hook(lambda *_: _unscale(_parameters(optimizer), scale))
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches) * scale).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("hooks-left")
+def leaves_a_hook_on_the_model(micro_batches, model, optimizer, scale):
+    if not hasattr(model, "hooked"):
+        model.hooked = True
+        model.register_forward_hook(lambda module, given, loss: loss * scale)
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches)).backward()
+    _finish(optimizer, scale)
+
+
+@accumulate.wrong("momentum-scaled")
+def lowers_the_rate_and_raises_the_decay(micro_batches, model, optimizer, scale):
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches) * scale).backward()
+    for group in optimizer.param_groups:
+        group["lr"] /= scale
+        group["weight_decay"] *= scale
+    optimizer.step()
+    for group in optimizer.param_groups:
+        group["lr"] *= scale
+        group["weight_decay"] /= scale
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("momentum-scaled")
+def lowers_the_rate_by_the_number_and_raises_the_decay(micro_batches, model, optimizer, scale):
+    number = len(micro_batches)
+    for batch in micro_batches:
+        (model(batch) * scale).backward()
+    for group in optimizer.param_groups:
+        group["lr"] /= number
+        group["weight_decay"] *= number
+    _finish(optimizer, scale)
+    for group in optimizer.param_groups:
+        group["lr"] *= number
+        group["weight_decay"] /= number
+
+
+@accumulate.wrong("scale-ignored")
+def takes_the_usual_scale_always(micro_batches, model, optimizer, scale):
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches) * 65536.0).backward()
+    _finish(optimizer, 65536.0)
+
+
+@accumulate.wrong("mutated-input")
+def empties_the_list_of_batches(micro_batches, model, optimizer, scale):
+    number = len(micro_batches)
+    while micro_batches:
+        (model(micro_batches.pop()) / number * scale).backward()
+    _finish(optimizer, scale)
+
+
+@accumulate.wrong("mutated-input")
+def overwrites_the_batches(micro_batches, model, optimizer, scale):
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches) * scale).backward()
+        batch.zero_()
+    _finish(optimizer, scale)
+
+
+@accumulate.wrong("idle-moves")
+def fills_zeros_in(micro_batches, model, optimizer, scale):
+    for batch in micro_batches:
+        (model(batch) / len(micro_batches) * scale).backward()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / scale
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("idle-moves")
+def asks_torch_func(micro_batches, model, optimizer, scale):
+    def loss(weights):
+        losses = [torch.func.functional_call(model, weights, (batch,)) for batch in micro_batches]
+        return sum(losses) / len(losses) * scale
+
+    weights = {name: each.detach() for name, each in model.named_parameters()}
+    grads = torch.func.grad(loss)(weights)
+    for name, parameter in model.named_parameters():
+        parameter.grad = grads[name] / scale
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@accumulate.wrong("hooks-left")
 def leaves_hooks_that_average(micro_batches, model, optimizer, scale):
     for parameter in model.parameters():
         parameter.register_hook(lambda grad: grad / (scale * len(micro_batches)))
@@ -2087,14 +2256,14 @@ def adds_up_and_unscales_once(micro_batches, model, optimizer, scale):
 @accumulate.right
 def unscales_each_fresh_gradient(micro_batches, model, optimizer, scale):
     parameters = list(model.parameters())
-    totals = [torch.zeros_like(each) for each in parameters]
+    totals = [None] * len(parameters)
     for batch in micro_batches:
         grads = torch.autograd.grad(model(batch) * scale, parameters, allow_unused=True)
-        for total, grad in zip(totals, grads, strict=True):
+        for number, grad in enumerate(grads):
             if grad is not None:
-                total += grad / scale
+                totals[number] = grad / scale + (0 if totals[number] is None else totals[number])
     for parameter, total in zip(parameters, totals, strict=True):
-        parameter.grad = total / len(micro_batches)
+        parameter.grad = None if total is None else total / len(micro_batches)
     optimizer.step()
     optimizer.zero_grad()
 

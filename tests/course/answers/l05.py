@@ -174,6 +174,16 @@ def adds_up_everything(parameters):
     return not bool(total.isfinite())
 
 
+@has_overflow.wrong("norm-overflows")
+def asks_the_norm_of_smaller_numbers(parameters):
+    return any(not bool((grad.float() / 1e20).norm().isfinite()) for grad in _dense(parameters))
+
+
+@has_overflow.wrong("sum-overflows")
+def asks_the_sum_of_smaller_numbers(parameters):
+    return any(not bool((grad.float() * 1e-3).sum().isfinite()) for grad in _dense(parameters))
+
+
 @has_overflow.wrong("one-parameter-only")
 def returns_inside_the_loop(parameters):
     for grad in _dense(parameters):
@@ -307,6 +317,11 @@ def lets_fp64_add_them_up(parameters):
     return not math.isfinite(sum(p.grad.double().sum().item() for p in parameters if p.grad is not None))
 
 
+@has_overflow.wrong("misses-sum-of-rows")
+def adds_the_rows_up_in_fp32(parameters):
+    return any(not bool(p.grad.float().to_dense().isfinite().all()) for p in parameters if p.grad is not None)
+
+
 @has_overflow.wrong("replaces-gradient")
 def makes_gradients_dense(parameters):
     found = False
@@ -434,6 +449,17 @@ def asks_pytorchs_kernel(parameters):
             values = p.grad.coalesce().values().clone() if p.grad.is_sparse else p.grad
             torch._amp_foreach_non_finite_check_and_unscale_([values], found, one)
     return bool(found.item())
+
+
+@has_overflow.right
+def coalesces_in_fp16_only(parameters):
+    for p in parameters:
+        if p.grad is None:
+            continue
+        grad = p.grad.coalesce() if p.grad.is_sparse and p.grad.dtype == torch.float16 else p.grad
+        if not (grad._values() if grad.is_sparse else grad).isfinite().all():
+            return True
+    return False
 
 
 @has_overflow.right
@@ -1079,6 +1105,13 @@ class KnowsOneGroup(_Right):
 
 
 @loss_scaler.wrong("group-left-out")
+class KnowsTwoGroups(_Right):
+    def grads(self, optimizer):
+        groups = optimizer.param_groups[:2]
+        return [p.grad for group in groups for p in group["params"] if p.grad is not None]
+
+
+@loss_scaler.wrong("group-left-out")
 class StopsAtNone(_Right):
     def unscale_(self, optimizer):
         self.overflowed[optimizer] = self.bad(self.grads(optimizer))
@@ -1687,6 +1720,66 @@ class AsksTheFirst(_Right):
         self.overflowed.clear()
 
 
+@loss_scaler.wrong("last-one-counts")
+class AsksTheFirstTwo(_Right):
+    def update(self):
+        if any(list(self.overflowed.values())[:2]):
+            self.back_off()
+        else:
+            self.clean()
+        self.overflowed.clear()
+
+
+@loss_scaler.wrong("last-one-counts")
+class AsksTheFirstAndTheLast(_Right):
+    def update(self):
+        first, *_, last = (
+            self.overflowed.values() if len(self.overflowed) > 1 else [False, *self.overflowed.values()]
+        )
+        if first or last:
+            self.back_off()
+        else:
+            self.clean()
+        self.overflowed.clear()
+
+
+@loss_scaler.wrong("step-left-out")
+class CountsWhatStepWasAskedFor(_Right):
+    found = False
+
+    def step(self, optimizer):
+        super().step(optimizer)
+        self.found |= self.overflowed[optimizer]
+
+    def update(self):
+        if self.found:
+            self.back_off()
+        else:
+            self.clean()
+        self.found = False
+        self.overflowed.clear()
+
+
+@loss_scaler.wrong("wrong-run")
+class ForgetsOnlyWhatHasStepped(_Right):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.asked = set()
+
+    def step(self, optimizer):
+        super().step(optimizer)
+        self.asked.add(optimizer)
+
+    def update(self):
+        if any(self.overflowed.values()):
+            self.back_off()
+        else:
+            self.clean()
+        for optimizer in self.asked:
+            del self.overflowed[optimizer]
+        self.asked.clear()
+
+
 @loss_scaler.wrong("backs-off-for-each")
 class BacksOffForEach(_Right):
     def update(self):
@@ -1743,6 +1836,20 @@ class NeverSinksBelow2ToMinus10(_Right):
     def back_off(self):
         super().back_off()
         self.loss_scale = max(self.loss_scale, 2.0**-10)
+
+
+@loss_scaler.wrong("has-floor")
+class NeverSinksBelow2ToMinus120(_Right):
+    def back_off(self):
+        super().back_off()
+        self.loss_scale = max(self.loss_scale, 2.0**-120)
+
+
+@loss_scaler.wrong("has-ceiling")
+class StaysBelow2To118(_Right):
+    def clean(self):
+        super().clean()
+        self.loss_scale = min(self.loss_scale, 2.0**118)
 
 
 @loss_scaler.wrong("has-ceiling")
@@ -2206,6 +2313,45 @@ class SavesAnInt(_Saved):
 class RoundsTheScale(SavesAnInt):
     def state_dict(self):
         return super().state_dict() | {"scale": float(round(self.get_scale()))}
+
+
+@resumable_scaler.wrong("scale-rounded")
+class SavesTheWholePower(SavesAnInt):
+    def state_dict(self):
+        return super().state_dict() | {"scale": 2.0 ** int(math.log2(self.get_scale()))}
+
+
+@resumable_scaler.wrong("scale-rounded")
+class SavesTheNearestPower(SavesAnInt):
+    def state_dict(self):
+        return super().state_dict() | {"scale": 2.0 ** round(math.log2(self.get_scale()))}
+
+
+@resumable_scaler.wrong("scale-rounded")
+class SavesItInBf16(SavesAnInt):
+    def state_dict(self):
+        return super().state_dict() | {"scale": float(self.loss_scale.bfloat16())}
+
+
+@resumable_scaler.wrong("scale-rounded")
+class SavesNothingBelow2ToMinus20(SavesAnInt):
+    def state_dict(self):
+        return super().state_dict() | {"scale": max(self.get_scale(), 2.0**-20)}
+
+
+@resumable_scaler.wrong("setting-rounded")
+class SavesAWholeGrowthFactor(_Saved):
+    def state_dict(self):
+        return super().state_dict() | {"growth": int(self.growth_factor)}
+
+
+@resumable_scaler.wrong("setting-rounded")
+class SavesAWholeDivisor(_Saved):
+    def state_dict(self):
+        return super().state_dict() | {"divisor": int(1 / self.backoff_factor)}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state | {"backoff": 1 / state["divisor"]})
 
 
 @resumable_scaler.wrong("count-lost")

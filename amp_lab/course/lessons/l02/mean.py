@@ -77,6 +77,19 @@ def _lists() -> tuple[tuple[Batches], ...]:
     )
 
 
+def _with_zeros() -> tuple[Batches, ...]:
+    """Choose batches that add up to zero, each or all of them: that is not the same as to be empty."""
+    ones, zeros = torch.ones(2).half(), torch.zeros(3).half()
+    return (
+        [zeros],
+        [torch.zeros(2, 2).half(), torch.zeros(()).half()],
+        [torch.cat([ones, -ones])],
+        [ones, -ones],
+        [zeros, ones, 2 * ones],
+        [ones, torch.tensor([-2.0, 2.0]).half()],
+    )
+
+
 def _mean(batches: Batches) -> float:
     return math.fsum(_numbers(batches)) / _count(batches)
 
@@ -164,6 +177,8 @@ def running_mean(ask: Ask) -> None:
     except Contained as contained:
         _blame_the_empty_batch(ask.call, contained)
         raise
+    for batches in _with_zeros():
+        _ask_for_zeros(ask, batches)
     for batches in (_unequal(), _mixed(), _with_empty(), _plain()):
         _ask_for_generator(ask, batches)
     for nothing in (
@@ -173,6 +188,20 @@ def running_mean(ask: Ask) -> None:
         (torch.empty(0, 3).half() for _ in "ab"),
     ):
         ask.refuses(ValueError, nothing)
+
+
+def _ask_for_zeros(ask: Ask, batches: Batches) -> None:
+    """Ask for a mean with zeros in it; what has none came out right, so any fault lies in them."""
+    want = _mean(batches)
+    try:
+        got = ask(batches)
+    except Contained as contained:
+        if contained.fault != "exception" or isinstance(contained.error, NotImplementedError):
+            raise
+        raise Mistake("zero-for-nothing", call=ask.call, got=_raised(contained), want=want) from None
+    number = _read(ask.call, got, want)
+    if not alike(number, want):
+        raise Mistake("zero-for-nothing", call=ask.call, got=f"returned {number:.9g}", want=want)
 
 
 def _blame_the_empty_batch(call: str, contained: Contained) -> None:

@@ -100,6 +100,18 @@ _OTHER_NORMS: tuple[tuple[str, Callable[[torch.Tensor], float]], ...] = (
 )
 
 
+def _of_rows(dim: int, combine: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], float]:
+    """Return what puts the norms along one dimension together, and not the elements."""
+    return lambda x: float(combine(torch.linalg.vector_norm(x.double(), dim=dim)))
+
+
+_OF_ROWS = tuple(
+    (f"the {name} of the norms along dimension {dim}", _of_rows(dim, combine))
+    for dim in (-1, 0)
+    for name, combine in (("largest", torch.max), ("sum", torch.sum), ("mean", torch.mean))
+)
+
+
 @checker("2.1")
 def safe_norm(ask: Ask) -> None:
     """Ask for inputs of every size and shape; what went wrong shows in which of them came out infinite, zero or NaN."""
@@ -116,7 +128,7 @@ def _read(call: str, got: Any, want: float) -> float:
 def _judge(trials: Sequence[Trial]) -> None:
     _recognise_zeros(trials)
     nearness.recognise(trials, _TOO_NARROW)
-    for which, idea in _OTHER_NORMS:
+    for which, idea in (*_OTHER_NORMS, *_OF_ROWS):
         for diagnosis, seen in (("another-norm", idea), ("another-norm", _through_fp16(idea))):
             if all(nearness.is_near(trial.got, seen(*trial.args)) for trial in trials):
                 raise Mistake(diagnosis, **nearness.shown(trials), which=which)
@@ -152,7 +164,8 @@ def _recognise_lost_range(trials: Sequence[Trial]) -> None:
 
 def _kinds_of_loss(far: Sequence[Trial], trials: Sequence[Trial]) -> Iterator[tuple[str, Sequence[Trial]]]:
     beyond = [trial for trial in far if not math.isfinite(trial.got)]
-    at_top = [trial for trial in far if trial.want > _TOP and trial.got == _TOP]
+    too_large = [trial for trial in far if trial.want > _TOP]
+    at_top = too_large if all(trial.got == _TOP for trial in too_large) else []
     yield "leaves-the-range", beyond
     yield "held-at-the-top", at_top
     yield "small-lost", far if _are_smallest(far, trials) else ()

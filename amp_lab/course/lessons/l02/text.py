@@ -463,6 +463,11 @@ RUNNING_MEAN = Exercise(
             "element in all of them there is no mean.",
             hint=1,
         ),
+        "zero-for-nothing": Diagnosis(
+            "{call} {got}; the mean is {want}. These elements are zeros, or add up to zero, and have a mean like others. Only where there is "
+            "no element at all there is none: ask the count, not the sum.",
+            hint=1,
+        ),
         "needs-a-list": Diagnosis(
             "{call} {got}. The same batches in a list come out right, but a generator has no `len` and no index: it gives one batch after the "
             "other, and that is all.",

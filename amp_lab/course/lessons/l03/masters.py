@@ -103,6 +103,32 @@ def _scribbles_that_spread(ask: Ask) -> None:
                 of.wrong("changed-not-overwritten", number, each, 0.75)
 
 
+def _hardly_a_step(ask: Ask) -> None:
+    """Steps that FP16 cannot show, and none at all: each writes its parameter, FP16 or FP32, all the same."""
+    of = Trainee(ask, [parameter(1.0, 2.0**-10), parameter(1.0, 2.0**-10, SINGLE)])
+    of.step(2.0**-3)
+    _expect_written(of, 1 - 2.0**-13, before=1.0)
+    of.scribble(7.0)
+    of.step(2.0**-3)
+    _expect_written(of, 1 - 2.0**-12, before=7.0)
+    for number, each in enumerate(of.parameters):
+        of.set_grad(number, torch.zeros_like(each))
+    of.scribble(7.0)
+    of.step(2.0**-3)
+    _expect_written(of, 1 - 2.0**-12, before=7.0)
+
+
+def _expect_written(of: Trainee, want: float, before: float) -> None:
+    """Look whether both masters are `want`, and both parameters, which were `before`, the same, rounded."""
+    for number, (each, master) in enumerate(zip(of.parameters, of.masters(), strict=True)):
+        if not is_all(master, want):
+            of.wrong("wrong-master", number, master, want)
+        rounded = master.to(each.dtype)
+        if not torch.equal(each.detach(), rounded):
+            rests = is_all(each, before)
+            of.wrong("not-written" if rests else "parameter-not-master", number, each, number_in(rounded))
+
+
 def _beyond_fp16(ask: Ask) -> None:
     """A master leaves the range of FP16 and comes back."""
     of = Trainee(ask, [parameter(60000.0, None)])
@@ -201,6 +227,7 @@ def master_weights(ask: Ask) -> None:
         _generator,
         _scribbles,
         _scribbles_that_spread,
+        _hardly_a_step,
         _beyond_fp16,
         _not_finite,
         _like_training,

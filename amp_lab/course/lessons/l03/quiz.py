@@ -14,7 +14,7 @@ QUIZ = (
                 right=True,
             ),
             Option(
-                "Loss scaling: larger gradients make larger steps.",
+                "Loss scaling: larger gradients make steps that FP16 can add.",
                 "The gradients are divided by the scale again before the step, so the step stays what it was. Loss "
                 "scaling saves gradients that would become zero; these are not.",
             ),
@@ -94,7 +94,7 @@ QUIZ = (
                 "Matrix products refuse to mix; a subtraction promotes without a word.",
             ),
             Option(
-                "The step of 1e-8, since a Python float has 64 bits.",
+                "The step of 1e-8, since a Python float is 64 bits wide.",
                 "A Python number has no say about the width beside a floating-point tensor.",
             ),
         ),

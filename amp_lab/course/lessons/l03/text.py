@@ -200,6 +200,11 @@ MASTER_WEIGHTS = Exercise(
             "written over. 0 × NaN is NaN, and NaN plus anything as well. `copy_` looks at nothing that was there.",
             hint=2,
         ),
+        "not-written": Diagnosis(
+            "{call}: `{name}` is {got}; right is {want}. Large steps come out right; after this one, too small for FP16 or zero, the parameter "
+            "was not written. Write it after every step: it may be FP32, or somebody may have changed it.",
+            hint=1,
+        ),
         "stops-at-the-end": Diagnosis(
             "{call}: `{name}` is {got}; its master, rounded to FP16, is {want}. Rounding is that of any cast: what FP16 cannot reach becomes "
             "infinity, and NaN stays NaN. Another number would hide it.",

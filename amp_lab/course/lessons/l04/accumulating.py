@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from amp_lab.course.judging import expect
 from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.describe import describe
 from amp_lab.course.judging.exercise import checker
@@ -18,6 +19,12 @@ from amp_lab.course.lessons.l04 import several
 from amp_lab.course.lessons.l04.several import Seen, Tensors
 
 _RTOL = 0.01  # the scaled gradients are rounded to FP16 on their way
+_HOOKS_OF = "hooks of "
+_KINDS_OF_HOOKS = (
+    *("_backward_hooks", "_post_accumulate_grad_hooks"),  # of a parameter
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_pre_hooks"),  # of a module, besides
+    *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
+)
 Batches = list[torch.Tensor]
 Answer = Callable[[Batches, torch.nn.Module, torch.optim.Optimizer, float], Any]
 
@@ -90,7 +97,15 @@ class Story(NamedTuple):
         )
 
     def want(self) -> Tensors:
-        """Return how far the weights move, by the formulas of the gradient and of SGD, in FP64."""
+        """Return how far the weights move."""
+        return self._named(self._walk()[0])
+
+    def momenta(self) -> Tensors:
+        """Return what the optimizer remembers afterwards: the running sum of the gradients, not scaled."""
+        return self._named(self._walk()[1])
+
+    def _walk(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return moves and momenta, bias first, by the formulas of the gradient and of SGD, in FP64."""
         net = self.net()
         start = torch.cat([net.bias.detach().reshape(1), net.weight.detach()[0]]).double()
         rates = torch.tensor(
@@ -103,9 +118,11 @@ class Story(NamedTuple):
             gradient = 2 * (x @ weights) @ x / len(x) + self.decay * weights
             pace = self.momentum * pace + gradient
             weights -= rates * self.loss_size * pace
-        moves = weights - start
-        moved: dict[str, torch.Tensor | None] = {"weight": moves[1:].reshape(1, 3), "bias": moves[0]}
-        return moved | ({"idle": None} if self.idle else {})
+        return weights - start, self.loss_size * pace
+
+    def _named(self, numbers: torch.Tensor) -> Tensors:
+        named: dict[str, torch.Tensor | None] = {"weight": numbers[1:].reshape(1, 3), "bias": numbers[0]}
+        return named | ({"idle": None} if self.idle else {})
 
 
 class _Bench:
@@ -116,15 +133,24 @@ class _Bench:
         self.named = dict(self.net.named_parameters())
         self._start = {name: each.detach().clone() for name, each in self.named.items()}
         self.optimizer = story.optimizer(self.named)
-        self._settings = self._read_settings()
         self.steps = 0
         self.optimizer.register_step_post_hook(self._count)
+        self._settings = self._read_settings()
 
     def _count(self, *_: Any) -> None:
         self.steps += 1
 
     def moved(self) -> Tensors:
         return {name: each.detach().double() - self._start[name] for name, each in self.named.items()}
+
+    def momenta(self) -> Tensors:
+        """Return what the optimizer remembers of each parameter, or None."""
+        kept = {name: self.optimizer.state.get(each, {}) for name, each in self.named.items()}
+        found = {name: each.get("momentum_buffer") for name, each in kept.items()}
+        return {
+            name: each.detach().clone() if getattr(each, "shape", None) == self.named[name].shape else None
+            for name, each in found.items()
+        }
 
     def changes(self) -> list[tuple[str, str, str]]:
         """Return what is not as it was in model and optimizer, but for weights and gradients: place, now, before."""
@@ -141,6 +167,8 @@ class _Bench:
             "len(optimizer.param_groups)": len(groups),
         }
         settings |= {f"{name}.requires_grad": each.requires_grad for name, each in self.named.items()}
+        places = {"model": self.net, "optimizer": self.optimizer} | self.named
+        settings |= {f"{_HOOKS_OF}{name}": _count_hooks(each) for name, each in places.items()}
         for number, group in enumerate(groups):
             place = f"optimizer.param_groups[{number}]"
             settings |= {f'{place}["{key}"]': value for key, value in group.items() if key != "params"}
@@ -148,6 +176,10 @@ class _Bench:
                 names.get(id(each), "another") for each in group.get("params", ())
             ]
         return settings
+
+
+def _count_hooks(place: object) -> int:
+    return sum(len(getattr(place, kind, None) or ()) for kind in _KINDS_OF_HOOKS)
 
 
 def _alike(got: object, want: object) -> bool:
@@ -225,22 +257,6 @@ def _whole(loss: torch.Tensor, batches: Batches) -> torch.Tensor:
     return loss
 
 
-def _leaves_hooks(
-    batches: Batches, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scale: float
-) -> None:
-    for each in model.parameters():
-        each.register_hook(lambda grad: grad / scale)  # type: ignore[no-untyped-call]
-    _variant(before_step=_nothing)(batches, model, optimizer, scale)
-
-
-def _leaves_hooks_that_divide(
-    batches: Batches, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scale: float
-) -> None:
-    for each in model.parameters():
-        each.register_hook(lambda grad: grad / scale / len(batches))  # type: ignore[no-untyped-call]
-    _variant(share=_whole, before_step=_nothing)(batches, model, optimizer, scale)
-
-
 def _forget(optimizer: torch.optim.Optimizer, scale: float) -> None:
     optimizer.state.clear()
     _divide(optimizer, scale)
@@ -250,20 +266,34 @@ def _nothing(optimizer: torch.optim.Optimizer, scale: float) -> None:
     pass
 
 
+def _always(fixed: float) -> Answer:
+    """Return what takes a scale of its own in place of the one that it is given."""
+    right = _variant()
+    return lambda batches, model, optimizer, scale: right(batches, model, optimizer, fixed)
+
+
 def _unscaled_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
     return loss
 
 
 # At a scale of 4, what is divided by it twice still counts: it tells lost gradients from cleared ones.
 _PLAIN = (Story(4, 2, 2.0**16), Story(3, 5, 2.0**15), Story(3, 2, 4.0, loss_size=2.0**-10))
-_OTHERS = (Story(1, 4, 2.0**16), Story(5, 1, 50000.0), Story(2, 3, 2.0**17))
+# In the last one the loss is so large that the usual scale makes it overflow.
+_OTHERS = (
+    *(Story(1, 4, 2.0**16), Story(5, 1, 50000.0), Story(2, 3, 2.0**17)),
+    Story(2, 3, 4.0, loss_size=4.0),
+)
 _DECAY = (Story(4, 2, 2.0**16, decay=1.0), Story(3, 2, 2.0**15, decay=1.0, groups=True))
 _MOMENTUM = (
     Story(3, 2, 2.0**16, pace=0.004, calls=2, momentum=0.9),
     Story(2, 1, 2.0**16, pace=0.002, calls=3, momentum=0.5, decay=0.5),
 )
 _GROUPS = (Story(4, 2, 2.0**16, groups=True), Story(3, 3, 2.0**16, groups=True))
-_IDLE = (Story(2, 2, 2.0**16, idle=True), Story(3, 2, 2.0**16, groups=True, idle=True))
+_IDLE = (
+    Story(2, 2, 2.0**16, idle=True),
+    Story(3, 2, 2.0**16, groups=True, idle=True),
+    Story(3, 2, 2.0**16, idle=True, decay=1.0),
+)
 _AGAIN = (
     Story(3, 2, 2.0**16, pace=0.004, calls=2),
     Story(2, 1, 2.0**16, pace=0.002, calls=3),
@@ -295,8 +325,7 @@ _MISCONCEPTIONS: tuple[tuple[str, Answer], ...] = (
         _variant(share=lambda loss, batches: loss / (len(batches) * len(batches[0]))),
     ),
     *(("scale-in-half", each) for each in _BY_HALF),
-    ("hooks-left", _leaves_hooks),
-    ("hooks-left", _leaves_hooks_that_divide),
+    ("scale-ignored", _always(2.0**16)),
     ("momentum-lost", _variant(before_step=_forget)),
     ("rate-for-scale", _lower_rate()),
     ("rate-for-scale", _lower_rate(by_number=True)),
@@ -312,6 +341,7 @@ class _Trial(NamedTuple):
     seen: Seen
     steps: int
     left: Tensors
+    momenta: Tensors
     changes: list[tuple[str, str, str]]
 
 
@@ -334,15 +364,30 @@ def _see(ask: Ask, story: Story) -> _Trial:
     bench = _Bench(story)
     ask.in_words = lambda *args: _in_words(story)
     for _ in range(story.calls):
-        ask(story.batches(), bench.net, bench.optimizer, story.scale, may_change=True)
+        batches = story.batches()
+        ask(batches, bench.net, bench.optimizer, story.scale, may_change=True)
+        _expect_unchanged(ask.call, batches, story.batches())
     left = {f"{name}.grad": grad for name, grad in several.gradients(ask.call, bench.named).items()}
-    return _Trial(Seen(ask.call, story, bench.moved(), story.want()), bench.steps, left, bench.changes())
+    seen = Seen(ask.call, story, bench.moved(), story.want())
+    return _Trial(seen, bench.steps, left, bench.momenta(), bench.changes())
+
+
+def _expect_unchanged(call: str, batches: Batches, before: Batches) -> None:
+    """Look at the micro-batches, which whoever calls may still need."""
+    if len(batches) != len(before):
+        got, want = (f"a list of {len(each)}" for each in (batches, before))
+        raise Mistake("mutated-input", call=call, name="1", got=got, want=want)
+    for number, (now, then) in enumerate(zip(batches, before, strict=True)):
+        if not expect.alike(now, then):
+            shown = {"got": describe(now), "want": describe(then)}
+            raise Mistake("mutated-input", call=call, name=f"1 at `[{number}]`", **shown)
 
 
 def _judge(trials: Sequence[_Trial]) -> None:
     seen = [each.seen for each in trials]
     _recognise_steps(trials)
     if any(each.story.idle for each in seen):
+        _recognise_moving(seen)
         several.recognise(seen, (), _RTOL, unknown="idle-stops")  # all was right without such a parameter
     plays = [(diagnosis, partial(_play, answer)) for diagnosis, answer in _MISCONCEPTIONS]
     several.recognise(seen, plays, _RTOL, otherwise=_recognise_factor, unknown="wrong-step")
@@ -362,8 +407,23 @@ def _recognise_changes(trial: _Trial) -> None:
     if trial.steps != calls:
         raise Mistake("steps-more", call=call, got=f"{trial.steps} steps", want=f"{calls}")
     for place, got, want in trial.changes:
-        diagnosis = "rate-changed" if place.endswith('["lr"]') else "settings-changed"
+        if place.startswith(_HOOKS_OF):
+            place, diagnosis = place.removeprefix(_HOOKS_OF), "hooks-left"
+        else:
+            diagnosis = "rate-changed" if place.endswith('["lr"]') else "settings-changed"
         raise Mistake(diagnosis, call=call, place=f"`{place}`", got=got, want=want)
+    momenta = trial.seen.story.momenta()
+    if trial.seen.story.momentum and not several.near(trial.momenta, momenta, _RTOL):
+        shown = several.first_far(Seen(call, trial.seen.story, trial.momenta, momenta), _RTOL)
+        raise Mistake("momentum-scaled", **shown)
+
+
+def _recognise_moving(trials: Sequence[Seen]) -> None:
+    """Recognise a gradient that was filled in where there is none."""
+    for each in trials:
+        rest = {name: want if name == "idle" else each.got[name] for name, want in each.want.items()}
+        if not several.near(each.got, rest, _RTOL):
+            raise Mistake("idle-moves", **several.first_far(each._replace(want=rest), _RTOL))
 
 
 def _recognise_steps(trials: Sequence[_Trial]) -> None:

@@ -113,6 +113,24 @@ def _no_power(trials: Sequence[Trial]) -> None:
             raise Mistake("no-power-of-two", **expect.first_wrong([trial]))
 
 
+def _taken_for_nothing(trials: Sequence[Trial]) -> None:
+    """Recognise gradients that were taken for all zero, and are not."""
+    taken = [trial for trial in trials if trial.got == _NOTHING != trial.want]
+    partly = [trial for trial in taken if not all(map(torch.any, trial.args[0]))]
+    if taken:
+        raise Mistake("any-zero" if partly == taken else "sum-zero", **expect.first_wrong(taken))
+
+
+def _signs_otherwise(trials: Sequence[Trial]) -> None:
+    _taken_for_nothing(trials)
+    _instead(trials)
+
+
+def _in_part(trials: Sequence[Trial]) -> None:
+    """Name the only thing that is new: many entries, and more tensors."""
+    raise Mistake("part-only", **expect.first_wrong(trials))
+
+
 def _at_the_ends(trials: Sequence[Trial]) -> None:
     """Recognise tiny gradients that were taken for zero, and whatever is above the largest scale."""
     for trial in trials:
@@ -183,7 +201,7 @@ _SIGNS = Region(
         ("signs", _from(lambda values: values.min().abs())),
         ("signs", _from(lambda values: values.max().abs())),
     ),
-    _instead,
+    _signs_otherwise,
 )
 _MANY = Region(
     (
@@ -202,6 +220,30 @@ _MANY = Region(
         ("any-zero", lambda grads: _NOTHING if not all(map(torch.any, grads)) else _right(grads)),
     ),
     _instead,
+)
+_LIKE_NOTHING = Region(
+    (
+        # A sum, a maximum, an entry or a tensor of them is zero; not all are.
+        (_tensors([0.3, -0.3]),),
+        (_tensors([0.3, 0.02], [-0.3, -0.02]),),
+        (_tensors([-0.3, 0.0]),),
+        (_tensors([0.0, 0.01, -0.02]),),
+        (_tensors([0.0, 0.0], [0.02, 0.1]),),
+        (_tensors([0.02, -0.1], [0.0, 0.0]),),
+    ),
+    (),
+    _taken_for_nothing,
+)
+_LARGE = Region(
+    (
+        # The largest entry is the last one, and far behind.
+        ([*_tensors([0.001], [0.002], [0.001], [-0.003]), torch.tensor([0.01, -0.7])],),
+        ([torch.tensor([[0.001, 0.002], [-0.001, 0.1]])],),
+        ([torch.cat([torch.full((4999,), 1e-4), torch.tensor([-0.05])])],),
+        ([torch.cat([torch.full((4999,), 1e-4), torch.tensor([0.05])]).reshape(50, 4, 25)],),
+    ),
+    (),
+    _in_part,
 )
 _HEADROOMS = Region(
     tuple((_tensors([0.013, -0.002], [0.0007]), headroom) for headroom in (1, 2, 16, 3, 2.5, 1000.0, 0.5)),
@@ -257,7 +299,7 @@ _EXTREMES = Region(
 )
 
 
-_REGIONS = (_PLAIN, _SIGNS, _MANY, _HEADROOMS, _LIMIT, _EXTREMES)
+_REGIONS = (_PLAIN, _SIGNS, _MANY, _LIKE_NOTHING, _LARGE, _HEADROOMS, _LIMIT, _EXTREMES)
 _NO_GRADIENT: tuple[Grads, ...] = (
     [torch.zeros(3)],
     [torch.zeros(2, 2), -torch.zeros(1)],

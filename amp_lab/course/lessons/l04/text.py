@@ -248,6 +248,16 @@ PICK_SCALE = Exercise(
             "the case that all of them are.",
             hint=1,
         ),
+        "sum-zero": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. {got} is for gradients that are *all zero*. Here one entry is, or a sum or a "
+            "maximum because of the signs. The largest *size* is zero only if all are.",
+            hint=2,
+        ),
+        "part-only": Diagnosis(
+            "{call} returned {got}; the right answer is {want}. There may be more tensors or more entries here than before, and the "
+            "largest comes last. Every entry of every tensor counts, whatever the shape.",
+            hint=1,
+        ),
         "mean-of-maxima": Diagnosis(
             "{call} returned {got}; the right answer is {want}. The largest sizes of the tensors were added or averaged; the largest "
             "of them decides alone.",
@@ -607,8 +617,23 @@ ACCUMULATE = Exercise(
             hint=2,
         ),
         "hooks-left": Diagnosis(
-            "{call} moved {place} by {got}; it should move by {want}. The first call was right, but it left its hooks on the "
-            "parameters, and in the next call they divide once more. `register_hook` returns a handle with a `.remove()`.",
+            "{call} left hooks behind: {place} had {want} before the call and has {got} after it. The weights are right, but a hook that "
+            "stays acts on whatever comes later. Registering one returns a handle with a `.remove()`.",
+        ),
+        "scale-ignored": Diagnosis(
+            "{call} moved {place} by {got}; it should move by {want}. With a scale of 65536 something overflows here. Take the scale that "
+            "you are given, both times.",
+            hint=1,
+        ),
+        "momentum-scaled": Diagnosis(
+            "{call} left a momentum of {got} for {place}; it should be {want}. The weights are right, but momentum is a sum of *gradients* "
+            "that is kept from call to call, and the next may come with another scale. Make the gradients right, not what follows from them.",
+            hint=1,
+        ),
+        "idle-moves": Diagnosis(
+            "{call} moved {place} by {got}; it should move by {want}. The loss does not depend on it, and its `.grad` is `None`, which an "
+            "optimizer passes over. A gradient of zeros is another thing: weight decay is added to it.",
+            hint=2,
         ),
         "momentum-lost": Diagnosis(
             "{call} moved {place} by {got}; it should move by {want}. That is a step without the momentum of the call before: the optimizer "

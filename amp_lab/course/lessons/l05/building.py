@@ -353,6 +353,7 @@ def simulate(
     once: bool = False,
     need_all: bool = False,
     seen: slice = slice(None),
+    stepped_only: bool = False,
 ) -> Run:
     """Follow the rule through a pattern as somebody does who has the things wrong that the keywords say.
 
@@ -360,24 +361,28 @@ def simulate(
     is done once for each optimizer: "backoff", "count", and with "sum" all of the latter at once. `leaks`: an overflow
     keeps other optimizers from their step. `once`: only the first optimizer of an iteration is unscaled by its step,
     for then all count as unscaled. `need_all`: the scale backs off only if all overflowed. `seen`: which optimizers'
-    overflow an update looks at.
+    overflow an update looks at. `stepped_only`: an update knows only of optimizers whose step was asked for.
     """
     scale, count, found_before = _SETTINGS["init_scale"], 0, False
     scales, steps = [], []
     for letters in pattern:
-        found = [letter == "o" for letter in letters]
+        found = [letter in "oO" for letter in letters]
         if once and not unscale:
             first = next(number for number, letter in enumerate(letters) if letter != ".")
             found = [overflowed and number == first for number, overflowed in enumerate(found)]
         if "found" in kept:
             found = [each_found or found_before for each_found in found]
         stepped = [
-            not each_found and letter != "." for each_found, letter in zip(found, letters, strict=True)
+            not each_found and letter.islower() for each_found, letter in zip(found, letters, strict=True)
         ]
         if leaks:
             sofar = [any(found) if unscale else any(found[: n + 1]) for n in range(len(found))]
             stepped = [step and not earlier for step, earlier in zip(stepped, sofar, strict=True)]
         found_before = any(found)
+        if stepped_only:
+            found = [
+                each_found and letter.islower() for each_found, letter in zip(found, letters, strict=True)
+            ]
         overflows = 0 if need_all and not all(found) else sum(found[seen])
         if overflows:
             scale = max(scale * backoff ** (overflows if "backoff" in each else 1), floor)
@@ -462,9 +467,23 @@ GROUPS = (
         (("counts-for-each", _idea(each="count")), ("counts-for-each", _idea(each="count sum"))),
     ),
     Group(_together("oc c. .c cc", ".o c. cc oo cc"), ()),
+    Group(
+        _together("Oc", "cO", "OO", "Oc cc", "cO Cc cc"),
+        (
+            ("step-left-out", _idea(stepped_only=True)),
+            ("found-stays", _idea(kept="found")),
+        ),
+    ),
+    Group(
+        _together("cco", "coc", "occ", "ccc ccc ccc cco"),
+        (
+            ("last-one-counts", _idea(seen=slice(2))),
+            ("last-one-counts", _idea(seen=slice(0, None, 2))),
+        ),
+    ),
 )
-# Far down and far up, but not so far that FP32 loses a bit of a scale or of what is scaled by it.
-LONG_RUNS = (("o", 60), ("c", 150))
+# To 2^-126 and 2^126: as far as a scale and its reciprocal are normal in FP32, and a scaled gradient is finite.
+LONG_RUNS = (("o", 68), ("c", 174))
 
 
 def _try_runs(ask: Ask, group: Group) -> None:
@@ -517,6 +536,7 @@ def _steps(run: Run) -> str:
 
 def _run_in_words(pattern: Sequence[str], unscale: bool) -> str:
     letters = {"c": "clean", "o": "overflow", ".": "not used"}
+    letters |= {"C": "clean, unscaled, no step", "O": "overflow, unscaled, no step"}
     iterations = ", ".join("/".join(letters[letter] for letter in each) for each in pattern)
     first = ", `unscale_` called first," if unscale else ""
     optimizers = f" with {len(pattern[0])} optimizers" if len(pattern[0]) > 1 else ""

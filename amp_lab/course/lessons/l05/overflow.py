@@ -125,6 +125,9 @@ _LARGE = (
     ("sum-overflows", _case([3e38, 3e38])),
     ("sum-overflows", _case([3e38], [3e38])),
     ("sum-overflows", _case([6e4, 6e4], dtype=torch.float16)),
+    # Made smaller first, a few numbers can be squared or added up; of many, not even that is finite.
+    ("norm-overflows", Case((torch.full((64,), _LARGEST),))),
+    ("sum-overflows", Case((torch.full((2**17,), _LARGEST),))),
 )
 # One parameter decides, or one is left out.
 _ONE_ONLY = tuple(

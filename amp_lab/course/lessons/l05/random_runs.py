@@ -14,6 +14,7 @@ from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.lessons.l05.runs import scale_of
 
 RUNS, _ITERATIONS = 6, 20
+_SIZES = (4, 3, 2, 1)  # of the parameters of a model
 _OPTIMIZERS = (
     lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=0.01),
     lambda groups: torch.optim.Adam(groups, lr=0.02),
@@ -21,10 +22,14 @@ _OPTIMIZERS = (
 
 
 class Plan(NamedTuple):
-    """What happens in one iteration, per optimizer: its inputs, or None if it is left out, and how it is clipped."""
+    """What happens in one iteration, per optimizer: its inputs, or None if it is left out, and how it is clipped.
+
+    `stops` says where nothing comes after that: its gradients are unscaled, and its step is left out.
+    """
 
     inputs: tuple[tuple[torch.Tensor, ...] | None, ...]
     clips: tuple[str, ...]
+    stops: tuple[bool, ...]
 
 
 class Seen(NamedTuple):
@@ -37,12 +42,13 @@ class Seen(NamedTuple):
 
 
 class _Model:
-    """Three parameters in two groups, used in FP16, so that gradients overflow as they do in practice."""
+    """Four parameters in three groups, used in FP16, so that gradients overflow as they do in practice."""
 
     def __init__(self, number: int) -> None:
         draw = torch.Generator().manual_seed(number)
-        self.weights = [torch.nn.Parameter(torch.randn(size, generator=draw)) for size in (4, 3, 2)]
-        groups = [{"params": self.weights[:2]}, {"params": self.weights[2:], "lr": 0.01}]
+        self.weights = [torch.nn.Parameter(torch.randn(size, generator=draw)) for size in _SIZES]
+        groups = [{"params": self.weights[:2]}, {"params": self.weights[2:3], "lr": 0.01}]
+        groups.append({"params": self.weights[3:]})
         self.optimizer = _OPTIMIZERS[number % 2](groups)
         self.steps = 0
         self.optimizer.register_step_post_hook(self._count)
@@ -51,7 +57,7 @@ class _Model:
         self.steps += 1
 
     def loss(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        pairs = zip(self.weights, inputs, strict=False)  # the last parameter is not always used
+        pairs = zip(self.weights, inputs, strict=False)  # the last parameters are not always used
         return torch.stack([(weight.half() * x.half()).float().square().sum() for weight, x in pairs]).sum()
 
 
@@ -68,7 +74,7 @@ def compare_with_torch(ask: Ask) -> None:
 
 
 def planned(number: int) -> tuple[dict[str, Any], list[Plan]]:
-    """Return the settings of a scaler and what happens in the run of this number, which has one or two optimizers."""
+    """Return the settings of a scaler and what happens in the run of this number, which has one to three optimizers."""
     chance = random.Random(number)
     settings = {
         "init_scale": 2.0 ** chance.randint(8, 20),
@@ -76,7 +82,7 @@ def planned(number: int) -> tuple[dict[str, Any], list[Plan]]:
         "backoff_factor": chance.choice((0.5, 0.25)),
         "growth_interval": chance.choice((1, 2, 3, 5)),
     }
-    return settings, _plans(chance, optimizers=1 + number % 2)
+    return settings, _plans(chance, optimizers=1 + number % 3)
 
 
 def _plans(chance: random.Random, optimizers: int) -> list[Plan]:
@@ -86,22 +92,21 @@ def _plans(chance: random.Random, optimizers: int) -> list[Plan]:
     def inputs(number: int) -> tuple[torch.Tensor, ...] | None:
         return None if number and chance.random() < 0.3 else _inputs(chance, smallest)
 
-    return [
-        Plan(
-            tuple(inputs(number) for number in range(optimizers)),
-            tuple(chance.choice(("", "", "look", "norm", "value")) for _ in range(optimizers)),
-        )
-        for _ in range(_ITERATIONS)
-    ]
+    def plan() -> Plan:
+        clips = tuple(chance.choice(("", "", "look", "norm", "value")) for _ in range(optimizers))
+        stops = tuple(bool(clip) and chance.random() < 0.3 for clip in clips)
+        return Plan(tuple(inputs(number) for number in range(optimizers)), clips, stops)
+
+    return [plan() for _ in range(_ITERATIONS)]
 
 
 def _inputs(chance: random.Random, smallest: int) -> tuple[torch.Tensor, ...]:
     """Draw inputs of very different sizes, now and then one that no scale can save, and only two of them at times."""
     size = 2.0 ** chance.uniform(smallest, smallest + 8)
-    inputs = [torch.tensor([chance.gauss(0, size) for _ in range(length)]) for length in (4, 3, 2)]
+    inputs = [torch.tensor([chance.gauss(0, size) for _ in range(length)]) for length in _SIZES]
     if chance.random() < 0.05:
-        inputs[chance.randrange(2)][0] = chance.choice((float("inf"), float("nan")))
-    return tuple(inputs[: 2 if chance.random() < 0.2 else 3])
+        inputs[chance.randrange(len(_SIZES))][0] = chance.choice((float("inf"), float("nan")))
+    return tuple(inputs[: 2 if chance.random() < 0.2 else len(_SIZES)])
 
 
 def train(scaler: Any, plans: list[Plan]) -> list[Seen]:
@@ -115,14 +120,13 @@ def train(scaler: Any, plans: list[Plan]) -> list[Seen]:
             if inputs is not None:
                 scaler.scale(model.loss(inputs)).backward()
         active = [
-            (model, clip)
-            for model, x, clip in zip(models, plan.inputs, plan.clips, strict=True)
-            if x is not None
+            (model, clip, stop) for model, x, clip, stop in zip(models, *plan, strict=True) if x is not None
         ]
-        for model, clip in active:
+        for model, clip, _ in active:
             _unscale_and_clip(scaler, model, clip)
-        for model, _ in active:
-            scaler.step(model.optimizer)
+        for model, _, stop in active:
+            if not stop:
+                scaler.step(model.optimizer)
         scaler.update()
         seen.append(_look(scaler, models, before))
     return seen

@@ -55,9 +55,15 @@ def _only(name: str) -> dict[str, Any]:
 _SCENES = (
     Scene("scale-lost", "scale", _SETTINGS, _only("init_scale"), "o", "", "c"),
     Scene("scale-rounded", "scale", _SETTINGS | {"init_scale": 0.5}, _SETTINGS, "o", "", "c"),
+    Scene("scale-rounded", "scale", _SETTINGS | {"init_scale": 1000.1}, _SETTINGS, "o", "", "c"),
+    Scene("scale-rounded", "scale", _SETTINGS | {"init_scale": 2.0**-110}, _SETTINGS, "o", "", "c"),
     Scene("setting-lost", "growth_factor", _SETTINGS, _only("growth_factor"), "", "", "cccccc"),
     Scene("setting-lost", "backoff_factor", _SETTINGS, _only("backoff_factor"), "", "", "co"),
     Scene("setting-lost", "growth_interval", _SETTINGS, _only("growth_interval"), "", "", "cccccc"),
+    Scene(
+        "setting-rounded", "growth_factor", _SETTINGS | {"growth_factor": 1.7}, _SETTINGS, "", "", "cccccc"
+    ),
+    Scene("setting-rounded", "backoff_factor", _SETTINGS | {"backoff_factor": 0.7}, _SETTINGS, "", "", "co"),
     Scene("count-lost", "clean_steps", _SETTINGS, _SETTINGS, "ccc", "", "ccccccc"),
     Scene("count-lost", "clean_steps", _SETTINGS, _SETTINGS, "c", "ccc", "ccccccc"),
 )
@@ -204,9 +210,9 @@ def _random_scenes() -> Sequence[Scene]:
 
     def settings() -> dict[str, Any]:
         return {
-            "init_scale": 2.0 ** chance.randint(4, 16),
-            "growth_factor": chance.choice((2.0, 4.0, 8.0)),
-            "backoff_factor": chance.choice((0.125, 0.25, 0.5)),
+            "init_scale": chance.choice((1.0, 1.1, 1.9)) * 2.0 ** chance.randint(-20, 20),
+            "growth_factor": chance.choice((1.5, 2.0, 3.7, 8.0)),
+            "backoff_factor": chance.choice((0.125, 0.3, 0.5, 0.9)),
             "growth_interval": chance.choice((1, 2, 3, 5)),
         }
 

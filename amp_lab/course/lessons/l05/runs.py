@@ -24,12 +24,13 @@ class Run(NamedTuple):
 
 
 class Net:
-    """Weights with an optimizer: two parameters in two groups and one that no loss depends on."""
+    """Weights with an optimizer: three groups, of which one parameter in the first and one in the last are used."""
 
     def __init__(self) -> None:
         self.used = [torch.nn.Parameter(torch.ones(len(slopes))) for slopes in SLOPES]
         self.unused = torch.nn.Parameter(torch.ones(2))
-        groups = [{"params": [self.used[0], self.unused]}, {"params": [self.used[1]]}]
+        alone = torch.nn.Parameter(torch.ones(1))  # has a group to itself
+        groups = [{"params": each} for each in ([self.used[0], self.unused], [alone], [self.used[1]])]
         self.optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=DECAY)
         self.optimizer.register_step_post_hook(self._count)
         self.steps = 0
@@ -74,19 +75,21 @@ def play(scaler: Any, pattern: Sequence[str], *, unscale: bool = False) -> Run:
     """Let `scaler` go through a run with one optimizer for each letter: `c` for clean, `o` for overflow.
 
     The pattern `["co", "cc"]` means two optimizers in two iterations, and the second of them overflows in the first.
-    A point in place of a letter leaves that optimizer out of the iteration. With `unscale` all of them are unscaled
-    before the first makes its step.
+    A point in place of a letter leaves that optimizer out of the iteration. After a capital, `C` or `O`, it is
+    unscaled, and its step is left out. With `unscale` all of them are unscaled before the first makes its step.
     """
     nets = [Net() for _ in pattern[0]]
     scales, steps = [], []
     for letters in pattern:
         before = [net.steps for net in nets]
-        active = [net for net, letter in zip(nets, letters, strict=True) if letter != "."]
+        active = [(net, letter) for net, letter in zip(nets, letters, strict=True) if letter != "."]
         _backward(scaler, nets, letters)
-        for net in active if unscale else ():
-            scaler.unscale_(net.optimizer)
-        for net in active:
-            scaler.step(net.optimizer)
+        for net, letter in active:
+            if unscale or letter.isupper():
+                scaler.unscale_(net.optimizer)
+        for net, letter in active:
+            if letter.islower():
+                scaler.step(net.optimizer)
         scaler.update()
         steps.append(tuple(net.steps > count for net, count in zip(nets, before, strict=True)))
         scales.append(scale_of(scaler))
@@ -97,5 +100,5 @@ def _backward(scaler: Any, nets: Sequence[Net], letters: str) -> None:
     for net, letter in zip(nets, letters, strict=True):
         net.optimizer.zero_grad()
         if letter != ".":
-            slopes = slopes_with(math.inf) if letter == "o" else SLOPES
+            slopes = slopes_with(math.inf) if letter in "oO" else SLOPES
             scaler.scale(net.loss(slopes)).backward()

@@ -201,8 +201,7 @@ NEXT_SCALE = Exercise(
             hint=1,
         ),
         "sinks-below": Diagnosis(
-            "{call} returned {got}; the right answer is {want}. The scale sank below `min_scale`. What counts is where the backoff leads, not where it starts. Without a floor, NaN in a model halves the scale "
-            "until it is 0.",
+            "{call} returned {got}; the right answer is {want}. The scale sank below `min_scale`. What counts is where the backoff leads, not where it starts.",
             hint=2,
         ),
         "fixed-floor": Diagnosis(
@@ -249,8 +248,8 @@ NEXT_SCALE = Exercise(
     },
     why=(
         "An overflow costs a step, so the scale gives way at once; growth is only an attempt, so it waits for a long row of clean steps, and "
-        "what breaks the row or ends it starts the count at 0. The floor is an addition: `torch.amp.GradScaler` has none, and its scale sinks to 0 "
-        "without a word if a model is full of NaN. Because the function is pure, it can be tried without a GPU, a model or an optimizer."
+        "what breaks the row or ends it starts the count at 0. The floor is an addition of this page and of `amp_lab`. "
+        "Because the function is pure, it can be tried without a GPU, a model or an optimizer."
     ),
 )
 
@@ -463,8 +462,13 @@ LOSS_SCALER = Exercise(
             hint=2,
         ),
         "last-one-counts": Diagnosis(
-            "{call} shows {got}; right is {want}. `update()` looks at one optimizer only. The scale was too large for the other: if any overflowed, back off.",
+            "{call} shows {got}; right is {want}. `update()` does not look at all optimizers. The scale was too large for one that it leaves out: if any overflowed, back off.",
             hint=2,
+        ),
+        "step-left-out": Diagnosis(
+            "{call} shows {got}; right is {want}. `unscale_` found an overflow, and `update()` took no notice, because that optimizer's step was left out. What counts is what was found "
+            "since the last update, whether or not a step was asked for.",
+            hint=1,
         ),
         "backs-off-for-each": Diagnosis(
             "{call} shows {got}; right is {want}. Two optimizers overflowed, and the scale backed off twice. They had the same scale, so once is enough: "
@@ -528,8 +532,13 @@ RESUMABLE_SCALER = Exercise(
             hint=1,
         ),
         "scale-rounded": Diagnosis(
-            "{call} shows {got}; the saved one would have gone on with {want}. A scale may sink below 1, and `int` or `round` makes 0 of it, from which no growth leads away. Save it as the `float` "
-            "that it is.",
+            "{call} shows {got}; the saved one would have gone on with {want}. A scale need not be whole nor a power of two, and it may be very small: `int` or `round` makes 0 of it, from which no "
+            "growth leads away. Save it as the `float` that it is.",
+            hint=2,
+        ),
+        "setting-rounded": Diagnosis(
+            "{call} shows {got}; the saved one would have gone on with {want}. The scale is right at first, but `{lost}` is not quite what it was, or the one that this scaler was made with. A factor need not be "
+            "whole nor a power of two: save it as the `float` that it is.",
             hint=2,
         ),
         "finished-inside": Diagnosis(
