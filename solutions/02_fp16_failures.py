@@ -477,8 +477,8 @@ for eps in (1e-8, 1e-6, 1e-4):
 
 # %% [markdown]
 # **What you saw.** 1e-8 is zero in FP16, and guards nothing. 1e-6 is not zero, but its inverse, a million, is too large. An eps
-# must keep the *quotient* in range: in FP16 it is at least 0.000016 if what is divided is near 1. (1 ÷ 65,504 is a bit more than
-# 0.000015, whose own inverse is infinite.)
+# must keep the *quotient* in range: in FP16 it is at least 0.000016 if what is divided is near 1. (1 ÷ 65,504 is a bit more
+# than 0.000015, whose own inverse is infinite.)
 #
 # Adam has such an eps: 1e-8, by default. It divides each step by the root of a running mean of g², the squared gradient, plus
 # eps. So its first step is the learning rate, here 0.001, against the gradient, however large or small that is; without a

@@ -498,9 +498,9 @@ for factor in factors:
 # histogram to the right, away from underflow and into the empty part of the range. Everything comes back, for one
 # multiplication. How to choose the number, and what to do when it was too large, is the subject of lessons 04 and 05.
 #
-# Would FP32 masters have helped? No: a gradient that has become zero is zero in FP32, too. As in lesson 02, these are two
-# ways to lose, though many notes mix them up. What *underflows* is lost alone, whatever stands beside it, and a larger number
-# cures that. What *rounds away* is lost beside something larger, and a better sum cures that.
+# Would FP32 masters have helped? No: a gradient that has become zero is zero in FP32, too. As in lesson 02, these are two ways
+# to lose, though many notes mix them up. What *underflows* is lost alone, whatever stands beside it, and a larger number cures
+# that. What *rounds away* is lost beside something larger, and a better sum cures that.
 
 # %%
 assert plain[1] < 0.01

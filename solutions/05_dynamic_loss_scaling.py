@@ -470,12 +470,12 @@ assert refuses(unscale_, update) is None
 #   then.
 # - `update()` multiplies the scale by `backoff_factor` if *any* optimizer overflowed since the last update, once, however many
 #   did, and even if the `step` of the one that did was left out. Otherwise the iteration was clean, and with the one that makes
-#   it `growth_interval` in a row the scale is multiplied by `growth_factor`. Nothing but `update()` changes the scale, and there
-#   is no floor.
+#   it `growth_interval` in a row the scale is multiplied by `growth_factor`. Nothing but `update()` changes the scale, and
+#   there is no floor.
 #
-# The check puts your scaler and PyTorch's through the same random training runs, with one to three optimizers, and compares them
-# bit by bit: scales, skipped steps, gradients, weights. (All factors are powers of two, so it does not matter how you divide.)
-# A class that has a finished scaler inside is not your own.
+# The check puts your scaler and PyTorch's through the same random training runs, with one to three optimizers, and compares
+# them bit by bit: scales, skipped steps, gradients, weights. (All factors are powers of two, so it does not matter how you
+# divide.) A class that has a finished scaler inside is not your own.
 
 
 # %%
