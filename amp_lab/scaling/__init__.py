@@ -10,8 +10,9 @@
     >>> print(scaler.last)
     stepped at loss scale 65,536
 
-Where to read on: `rule.py` is the rule, and needs no tensor; `scaler.py` the order of calls; `reference.py` what
-unscaling is, and `unscaling.py` how it is done fast; `loss_scale.py` how host and device keep the same scale.
+Where to read on: `rule.py` is the rule, and needs no tensor; `scaler.py` the order of calls, and
+`optimizer_state.py` what is kept of each optimizer; `reference.py` what unscaling is, and `unscaling.py` how it is done
+fast; `loss_scale.py` how host and device keep the same scale.
 """
 
 from amp_lab.scaling.dynamic import DynamicLossScaler
