@@ -19,10 +19,10 @@ lab: ## open the course in JupyterLab (LAB_ARGS='--no-browser'; PYTHON=/path/to/
 	@sh tools/setup.sh lab
 	@$(BIN)/amp-lab lab $(LAB_ARGS)
 
-quick: ## style, types and all tests that need no kernel, browser or GPU: under 2 minutes
+quick: ## style, types and most tests that need no kernel, browser or GPU: under 2 minutes
 	@sh tools/setup.sh test
 	@$(LINT)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SLOW) -m "not (kernel or notebooks or browser or cuda or soak)"
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SLOW) -m "not (long or kernel or notebooks or browser or cuda or soak)"
 
 test: ## everything a change must pass: under 25 minutes
 	@sh tools/setup.sh test

@@ -30,11 +30,11 @@ PLAN: dict[str, tuple[Planned, ...]] = {
     "See the numbers": (
         Planned("00", "Start here", "Why does half() get stuck?"),
         Planned("01", "Number formats", "What fits into 16 bits?"),
-        Planned("02", "FP16 failures", "Where do inf and NaN come from?"),
+        Planned("02", "FP16 failures", "Where does NaN come from?"),
     ),
     "Build it by hand": (
         Planned("03", "Mixed precision by hand", "Why keep FP32 weights?"),
-        Planned("04", "Static loss scaling", "Where did small gradients go?"),
+        Planned("04", "Static loss scaling", "Where did gradients go?"),
         Planned("05", "Dynamic loss scaling", "Who picks the scale?"),
     ),
     "Let PyTorch do it": (

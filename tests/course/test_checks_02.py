@@ -15,6 +15,8 @@ from amp_lab.course.judging.expect import Trial, alike
 from amp_lab.course.judging.verdict import Raised, Stopped, Wrong
 from amp_lab.course.lessons.l02 import log_softmax, masks, mean, nearness, norm, step
 
+pytestmark = pytest.mark.long
+
 WEIGHTS = [sign * size for size in step._ALL for sign in (1.0, -1.0)]
 STEPS = torch.arange(1, 0x7C00, dtype=torch.int16).view(torch.float16)  # all that are positive and finite
 

@@ -17,6 +17,8 @@ from amp_lab.course.lessons.l05.given import ForgetfulScaler
 from amp_lab.course.lessons.l05.runs import Net, play
 from tests.course.answers import l05
 
+pytestmark = pytest.mark.long
+
 NUMBERS = range(random_runs.RUNS)
 SETTINGS = {"init_scale": 2.0**10, "growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 3}
 

@@ -90,12 +90,14 @@ def test_solution_is_correct(exercise: Exercise) -> None:
     assert verdict.notes == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("exercise_id", "name"), RIGHT)
 def test_right_answer_is_correct(exercise_id: str, name: str) -> None:
     verdict = grade(exercise_id, BANKS[exercise_id].right_answers[name])
     assert type(verdict) is Correct, verdict.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("exercise_id", "name"), WRONG)
 def test_wrong_answer_gets_its_diagnosis(exercise_id: str, name: str) -> None:
     answer, diagnosis = BANKS[exercise_id].wrong_answers[name]
@@ -190,6 +192,7 @@ SETTINGS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting", SETTINGS)
 @each_exercise
 def test_solution_is_right_whatever_the_page_has_set(exercise: Exercise, setting: str) -> None:
@@ -199,6 +202,7 @@ def test_solution_is_right_whatever_the_page_has_set(exercise: Exercise, setting
     assert verdict.passed, verdict.text
 
 
+@pytest.mark.long
 @each_exercise
 def test_right_answers_are_right_if_the_page_has_set_everything(exercise: Exercise) -> None:
     with contextlib.ExitStack() as stack:

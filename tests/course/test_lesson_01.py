@@ -21,6 +21,8 @@ from amp_lab.course.judging.expect import Region, Trial, alike
 from amp_lab.course.judging.verdict import Raised, Stopped, Wrong
 from amp_lab.course.lessons.l01 import decoding, limits, promotion, rounding
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "solutions" / "01_number_formats.py").read_text(encoding="utf-8")
 REGIONS = [

@@ -18,6 +18,8 @@ from amp_lab.course.lessons.l03 import accumulation, masters, trainee, underflow
 from amp_lab.train.data import digits
 from tests.course.answers import l03
 
+pytestmark = pytest.mark.long
+
 REGIONS = [
     *((accumulation._exact, each) for each in accumulation._REGIONS[1:]),
     *((underflow._right, each) for each in underflow._REGIONS),

@@ -4,10 +4,10 @@ from collections import Counter
 
 from tests.scaling.twins import STEPS_PER_RUN, Twins
 
-RUNS = 30
+RUNS = 50
 # Whatever a run may meet has to be met, or the comparison says less than it seems to.
 OFTEN = {
-    "steps": 3_000,
+    "steps": 5_000,
     "overflow": 500,
     "growth": 300,
     "on the device": 500,
