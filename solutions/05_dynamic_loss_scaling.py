@@ -341,7 +341,7 @@ assert lost["growth factor 8, interval 20"] > 1.5 * lost["interval 20"]
 
 # %%
 def next_scale(state, overflowed, rule):
-    """Return the `ScaleState` after a step that `overflowed` (True) or was clean (False)."""
+    """Return the `ScaleState` after a step that `overflowed` or was clean."""
     ### BEGIN SOLUTION
     if overflowed:
         smaller = state.scale * rule.backoff_factor
