@@ -63,6 +63,31 @@ def test_a_solved_page_runs_to_its_end_and_everything_is_drawn(page: Page, lesso
         show(figure, f"{lesson.number}-figure-{number}")
 
 
+@pytest.mark.parametrize(
+    ("slug", "widget"),
+    [
+        ("04_static_loss_scaling", "loss_scale_explorer(everything"),
+        ("05_dynamic_loss_scaling", "scaler_simulator(peaks"),
+    ],
+)
+def test_a_slider_moves_the_picture_and_the_words(page: Page, slug: str, widget: str) -> None:
+    open_page(page, f"{slug}.ipynb")
+    cell = cell_with(page, widget)
+    if not cell.locator(".noUi-handle").count():
+        run_all(page)
+    cell.scroll_into_view_if_needed()
+    handle, picture = cell.locator(".noUi-handle").first, cell.locator(".jp-OutputArea img").first
+    handle.wait_for(timeout=60_000)
+    words, drawn = cell.locator(".jp-OutputArea").inner_text(), picture.get_attribute("src")
+    show(cell, f"{slug[:2]}-widget")
+    for _ in range(3):
+        handle.press("ArrowRight")
+    expect(picture).not_to_have_attribute("src", drawn or "", timeout=30_000)
+    expect(cell.locator(".jp-OutputArea")).not_to_have_text(words, timeout=30_000)
+    show(cell, f"{slug[:2]}-widget-moved")
+    expect(page.locator(f'{SHOWN_PANEL} [data-mime-type="application/vnd.jupyter.stderr"]')).to_have_count(0)
+
+
 def says(cell: Locator, words: str) -> None:
     """Wait until a cell shows `words`; JupyterLab draws again what is scrolled to, so that one look may see nothing."""
     cell.scroll_into_view_if_needed()
