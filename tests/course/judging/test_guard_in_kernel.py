@@ -147,10 +147,8 @@ def test_the_stop_button_ends_a_check(kernel: Kernel, body: str, tmp_path: Path)
 def test_a_debugger_is_not_waited_for(kernel: Kernel) -> None:
     kernel.run("import pdb\n\ndef learner(x):\n    pdb.set_trace()\n    return x")
     outcome, *told = json.loads(kernel.run("told(60)"))
-    # Once in many runs the debugger does not get to its prompt, and the code goes on: nobody waits then, either.
-    if outcome != "returned":
-        assert outcome == "input"
-        assert told[0].startswith("Your code waits for input from the keyboard (line ")
+    assert outcome == "input", told  # what it says may explain a failure that is seen once in many runs
+    assert told[0].startswith("Your code waits for input from the keyboard (line ")
     assert json.loads(kernel.run("print(json.dumps(look()))"))[3][-1] == "None"
 
 
