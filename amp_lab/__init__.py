@@ -1,8 +1,8 @@
 """AMP Lab: a course on PyTorch's automatic mixed precision, and the helpers it is taught with.
 
-The helpers (number formats, loss scaling, finding what went wrong in FP16) are meant for your own training
-code, too. What `__all__` lists is imported when it is first asked for: `import amp_lab` alone does not wait
-for PyTorch.
+The helpers (number formats, loss scaling, an x-ray of what autocast does, finding what went wrong in FP16)
+are meant for your own training code, too. What `__all__` lists is imported when it is first asked for:
+`import amp_lab` alone does not wait for PyTorch.
 """
 
 import importlib
@@ -14,13 +14,17 @@ __all__ = [
     "StaticLossScaler",
     "__version__",
     "describe_device",
+    "explain",
     "formats",
     "gradient_report",
+    "xray",
 ]
 
 # A type checker reads these imports, and would take any name for granted if it saw __getattr__.
 if TYPE_CHECKING:
     from amp_lab import formats
+    from amp_lab.autocast.errors import explain
+    from amp_lab.autocast.xray import xray
     from amp_lab.device import describe_device
     from amp_lab.scaling import DynamicLossScaler, StaticLossScaler
     from amp_lab.watching.gradients import gradient_report
@@ -29,7 +33,9 @@ else:
         "DynamicLossScaler": "amp_lab.scaling",
         "StaticLossScaler": "amp_lab.scaling",
         "describe_device": "amp_lab.device",
+        "explain": "amp_lab.autocast.errors",
         "gradient_report": "amp_lab.watching.gradients",
+        "xray": "amp_lab.autocast.xray",
     }
     _SUBMODULES = {"formats"}
 

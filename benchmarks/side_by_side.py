@@ -80,6 +80,7 @@ def side_by_side(
     warm_up: int = 10,
     seed: int = 0,
     synchronize: Callable[[], object] = lambda: None,
+    prepare: Callable[[str], object] = lambda way: None,
 ) -> Timings:
     """Time every way `rounds` times.
 
@@ -90,6 +91,8 @@ def side_by_side(
         warm_up: how many rounds before that are thrown away.
         seed: of the random order.
         synchronize: called before and after every timed call, such as `torch.cuda.synchronize`.
+        prepare: called with the name of the way before each of its calls; its time does not count. The baseline's
+            name is the same both times.
 
     Raises:
         ValueError: if `baseline` is none of `ways`, or there is nothing to time.
@@ -104,6 +107,7 @@ def side_by_side(
     for round_ in range(warm_up + rounds):
         shuffled.shuffle(order)
         for name in order:
+            prepare(name.removesuffix(AGAIN))
             taken = _time(entries[name], synchronize)
             if round_ >= warm_up:
                 seconds[name].append(taken)

@@ -22,6 +22,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
+from amp_lab import xray
 from amp_lab.autocast import emulate
 from amp_lab.course import check, hint, quiz, solution
 from amp_lab.train.data import digits, noisy_digits
@@ -354,8 +355,18 @@ print("gradient:", layer.weight.grad.dtype)
 
 # %% [markdown]
 # There is no second copy: **the FP32 parameters are the masters.** Autocast makes the FP16 working copy inside the region, when
-# a layer needs it, and drops it at the end of the region. The optimizer steps on FP32 parameters with FP32 gradients and need
-# not know of anything. What you built above is the older style, `model.half()` plus masters.
+# a layer needs it, and drops it at the end of the region. `amp_lab.xray` shows that (lesson 06 is about it): it lists the
+# operators that ran, with what autocast cast for each.
+
+# %%
+for op in xray(layer, images).ops:
+    for cast in op.casts:
+        dtypes = f"{cast.value.dtype} -> {cast.dtype}".replace("torch.", "")
+        print(f"{op.name}: {cast.value.name or 'input':7}{dtypes}, {cast.copied:,} bytes")
+
+# %% [markdown]
+# The optimizer steps on FP32 parameters with FP32 gradients and need not know of anything. What you built above is the older
+# style, `model.half()` plus masters.
 #
 # | bytes for each weight | weight | master | gradient | in all |
 # |---|---|---|---|---|

@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
-from amp_lab import StaticLossScaler, gradient_report
+from amp_lab import StaticLossScaler, gradient_report, xray
 from amp_lab.autocast import emulate
 from amp_lab.course import check, hint, quiz, solution
 from amp_lab.train.data import noisy_digits
@@ -111,8 +111,21 @@ print(f"FP16 would make {share:.1%} of the weights' gradients zero")
 
 # %% [markdown]
 # Hardly any! So why are *all* of them zero in the FP16 run? Because a gradient is the end of a long way. `backward` walks from
-# the loss through every layer, and hands on, from one to the next, the gradient of what the layer *put out*. In FP16 each of
-# these has to fit, too. Ask PyTorch to keep them:
+# the loss through every layer, and hands on, from one to the next, the gradient of what the layer *put out*. `amp_lab.xray` runs
+# a model once under autocast, forward and backward, and lists every operator with the dtypes of what it took and gave (lesson
+# 06 is about it). **Guess first:** the weights are FP32, and so are their gradients. Where on the way back does FP16 become
+# FP32?
+
+# %%
+for op in xray(model, noisy[:1]).ops:
+    if op.phase == "backward" and op.name in ("conv2d", "relu", "to"):
+        gives = " ".join(str(value.dtype).removeprefix("torch.") for value in op.outputs)
+        print(f"{op.module:7} backward of {op.name:7} gives {gives}")
+
+# %% [markdown]
+# At the very end, one weight at a time: `to` is the way back through the cast that autocast made of that weight. All that
+# travels from layer to layer is FP16 (the first of what each `conv2d` gives; the others are for its weight and bias). So these
+# gradients, too, must fit into FP16. Ask PyTorch to keep them:
 
 # %%
 model.zero_grad()

@@ -11,6 +11,7 @@ from amp_lab.course import catalog
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def rows(heading):
@@ -20,7 +21,7 @@ def rows(heading):
 
 
 def test_the_example_runs_and_shows_what_fp16_loses(capsys):
-    example, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    example = EXAMPLES[0]
     assert len(example.strip().splitlines()) <= 10
     exec(compile(example, "README.md", "exec"), {})
     printed = capsys.readouterr().out
@@ -35,7 +36,7 @@ def test_the_example_runs_and_shows_what_fp16_loses(capsys):
 
 
 def test_the_example_of_a_loop_skips_first_and_steps_then(capsys):
-    _, example = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    example = EXAMPLES[1]
     torch.manual_seed(0)
     exec(compile(example, "README.md", "exec"), {})
     first, *others, history = re.findall(
@@ -45,6 +46,18 @@ def test_the_example_of_a_loop_skips_first_and_steps_then(capsys):
     assert "infinit" in first
     assert others[-1].startswith("stepped at loss scale")
     assert history.startswith("History: 10 steps")
+
+
+def test_the_example_of_an_x_ray_shows_casts_and_explains_an_error(capsys):
+    example = EXAMPLES[2]
+    assert len(EXAMPLES) == 3
+    exec(compile(example, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    for name in ("linear1", "scaled_dot_product_attention", "layer_norm", "FP32→FP16"):
+        assert name in printed
+    what_happened = printed.split("What happened")[1]
+    assert "mat1" in what_happened
+    assert "FP16" in what_happened
 
 
 def test_the_map_of_lessons_is_the_catalogue():

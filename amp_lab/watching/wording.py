@@ -1,7 +1,6 @@
 """Numbers of a gradient report in words, short and never rounded to something that they are not."""
 
 import math
-import unicodedata
 from typing import Final
 
 _PERCENT: Final = "\N{NO-BREAK SPACE}%"  # a line must not end between a number and its unit
@@ -31,19 +30,3 @@ def scale_in_words(scale: float) -> str:
     if abs(power) < 2:
         return f"{scale:g}"
     return f"2^{power} = {int(scale):,}" if 0 < power <= 24 else f"2^{power}"
-
-
-def name_in_words(name: str) -> str:
-    """Write a name in one line, with what is no visible character as Python writes it: "\\n", "\\x1b"."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in name)
-
-
-def columns(text: str) -> int:
-    """Return how many columns of a terminal a text takes: two for a wide character, none for an accent on the last."""
-    return sum(_columns_of(each) for each in text)
-
-
-def _columns_of(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

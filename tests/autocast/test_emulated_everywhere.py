@@ -8,7 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from amp_lab.autocast import emulate
+from amp_lab.autocast import tensor_core_kernels
 from amp_lab.autocast.emulate import tensor_cores
 
 HALF = torch.float16
@@ -22,8 +22,10 @@ def h(*shape: int, seed: int = 0) -> torch.Tensor:
 def conversions(monkeypatch):
     """Emulation is on; the list fills with the operands that went to FP32."""
     seen = []
-    convert = emulate._in_fp32
-    monkeypatch.setattr(emulate, "_in_fp32", lambda operand: seen.append(operand) or convert(operand))
+    convert = tensor_core_kernels._in_fp32
+    monkeypatch.setattr(
+        tensor_core_kernels, "_in_fp32", lambda operand: seen.append(operand) or convert(operand)
+    )
     with tensor_cores(always=True):
         yield seen
 

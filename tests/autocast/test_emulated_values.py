@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from amp_lab.autocast import emulate
-from amp_lab.autocast.emulate import tensor_cores
+from amp_lab.autocast import tensor_core_kernels
+from amp_lab.autocast.emulate import TensorCores, tensor_cores
 from tests.autocast.products import EMPTY, PRODUCTS, Product
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -58,8 +58,10 @@ def test_sums_that_fp32_holds_are_rounded_once_and_no_more(product, dtype):
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=NAMES)
 def test_each_of_them_goes_through_fp32(product, monkeypatch):
-    seen, convert = [], emulate._in_fp32
-    monkeypatch.setattr(emulate, "_in_fp32", lambda operand: seen.append(operand) or convert(operand))
+    seen, convert = [], tensor_core_kernels._in_fp32
+    monkeypatch.setattr(
+        tensor_core_kernels, "_in_fp32", lambda operand: seen.append(operand) or convert(operand)
+    )
     product.compute(*product.operands(integers(0, torch.float16)))
     assert seen
 
@@ -232,11 +234,12 @@ def test_beta_zero_does_not_read_the_input(dtype):
 
 def _own(product: Product, operands) -> torch.Tensor:
     """The result of PyTorch's own kernels: emulation is switched off meanwhile."""
-    dtypes, emulate._switch.dtypes = emulate._switch.dtypes, frozenset()
+    switch = TensorCores.switch
+    dtypes, switch.in_force = switch.in_force, frozenset()
     try:
         return product.compute(*operands)
     finally:
-        emulate._switch.dtypes = dtypes
+        switch.in_force = dtypes
 
 
 def _half_a_spacing(exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

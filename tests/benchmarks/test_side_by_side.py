@@ -74,6 +74,22 @@ def test_what_a_way_left_unfinished_is_waited_for(monkeypatch):
     assert timings.median("x") == 7.0
 
 
+def test_what_prepares_a_way_is_not_timed(monkeypatch):
+    clock = Clock(monkeypatch)
+    prepared = []
+
+    def prepare(way):
+        prepared.append(way)
+        clock.now += 5.0
+
+    def work():
+        clock.now += {"x": 1.0, "y": 2.0}[prepared[-1]]
+
+    timings = side_by_side({"x": work, "y": work}, baseline="x", rounds=3, warm_up=1, prepare=prepare)
+    assert timings.seconds == {"x": (1.0,) * 3, "y": (2.0,) * 3, "x" + AGAIN: (1.0,) * 3}
+    assert (prepared.count("x"), prepared.count("y")) == (8, 4)
+
+
 @pytest.mark.parametrize("arguments", [{"baseline": "y"}, {"baseline": "x", "rounds": 0}])
 def test_nothing_to_time_is_an_error(arguments):
     with pytest.raises(ValueError, match=r"none of the ways: x|at least one round"):

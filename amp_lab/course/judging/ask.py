@@ -38,6 +38,11 @@ class Ask:
         self.around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self.in_words: Callable[..., str] = self._in_words
 
+    @property
+    def answer(self) -> Callable[..., Any]:
+        """The answer itself, for a check that calls it in code of its own, through `run`."""
+        return self._answer
+
     def __call__(self, *args: Any, may_change: bool = False, **kwargs: Any) -> Any:
         """Call the answer and return what it returns."""
         self.call = self.in_words(*args, **kwargs)

@@ -1,0 +1,48 @@
+"""What PyTorch's dispatcher, its table of kernels, holds for autocast."""
+
+import re
+from typing import Any
+
+import torch
+
+
+def autocast_key(device_type: str) -> str:
+    """The dispatch key of a device's autocast kernels, such as "AutocastCUDA".
+
+    Raises:
+        TypeError: if `device_type` is not a text.
+        ValueError: if PyTorch knows no such device or has no autocast for it.
+    """
+    if not isinstance(device_type, str):
+        raise TypeError(f"device_type is a text such as 'cuda' or 'cpu', not {device_type!r}")
+    try:
+        key = f"Autocast{torch._C._dispatch_key_for_device(device_type)}"
+        torch._C._dispatch_has_kernel_for_dispatch_key("aten::mm", key)
+    except RuntimeError:
+        raise ValueError(
+            f"PyTorch has no autocast for a device type {device_type!r}: name one such as 'cuda' or 'cpu'"
+        ) from None
+    return key
+
+
+def operators_with_kernel(key: str) -> list[str]:
+    """The names of all operators that have a kernel for a dispatch key: "aten::softmax.int"."""
+    # There is no public list of what the dispatcher holds.
+    names = torch._C._dispatch_get_all_op_names()
+    return sorted(name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+def replaced_kernels(key: str) -> list[str]:
+    """Those of aten's operators whose kernel for a dispatch key is written in Python: PyTorch's own are not."""
+    kernel = re.compile(rf"^{key}: registered at \S*\.py:", re.MULTILINE)
+    return [
+        name
+        for name in operators_with_kernel(key)
+        if name.startswith("aten::") and kernel.search(torch._C._dispatch_dump(name))
+    ]
+
+
+def overload(name: str) -> Any:
+    """The aten operator with an overload's name as torch.library writes it: "linear", "softmax.int"."""
+    plain, _, rest = name.partition(".")
+    return getattr(getattr(torch.ops.aten, plain), rest or "default")

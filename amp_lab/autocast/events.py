@@ -1,0 +1,95 @@
+"""What a recording keeps while a model runs: kernels, and the events that they are part of.
+
+A *kernel* is one ATen operator at the bottom, where the work is done. An *event* is what it is done for: an operator
+that autocast saw, a composite operator (`linear`, `reshape`: made of others, above autograd), a node of autograd's
+graph in a backward pass, what autograd's engine does after a node that is the user's code, or else that one kernel
+alone. Events contain events, so a recording is a forest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from amp_lab.autocast.records import Phase, Source
+
+EventKind = Literal["autocast", "composite", "node", "engine", "kernel"]
+
+
+class Seen(NamedTuple):
+    """A tensor. `maker` is the number of the kernel that made it or wrote into it last.
+
+    `identity` is its `id`: the same for one tensor that is seen several times while it lives.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    name: str | None
+    maker: int | None
+    identity: int
+
+
+class Place(NamedTuple):
+    """Where something ran. `forward` is the number of the kernel whose gradient is computed there."""
+
+    phase: Phase
+    module: str
+    module_type: str
+    call: int
+    source: Source | None
+    within: str | None
+    forward: int | None
+
+
+class SeenCast(NamedTuple):
+    """A cast by autocast of the argument at `position` among an event's tensors."""
+
+    position: int
+    dtype: torch.dtype
+    copied: int
+
+
+@dataclass(slots=True)
+class Kernel:
+    """One ATen operator. `sequence` is the number that autograd's next node would get; `is_cast`: by autocast."""
+
+    number: int
+    operator: Any
+    inputs: tuple[Seen, ...]
+    outputs: tuple[Seen, ...] = ()
+    sequence: int = 0
+    is_view: bool = False
+    is_cast: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.operator)
+
+
+@dataclass(slots=True)
+class Event:
+    """What kernels run for. `name` is an ATen overload ("softmax.int"), or that of a node ("AddmmBackward0").
+
+    `tensors` are the arguments themselves, kept while the event is open; `working` is set when its casts are over.
+    """
+
+    kind: EventKind
+    name: str
+    place: Place
+    region: torch.dtype | None
+    inputs: tuple[Seen, ...] = ()
+    outputs: tuple[Seen, ...] = ()
+    casts: list[SeenCast] = field(default_factory=list)
+    parts: list[Event | Kernel] = field(default_factory=list)
+    error: str | None = None
+    tensors: tuple[torch.Tensor, ...] = ()
+    working: bool = False
+
+    def kernels(self) -> list[Kernel]:
+        """Every kernel inside, in order."""
+        found: list[Kernel] = []
+        for part in self.parts:
+            found.extend([part] if isinstance(part, Kernel) else part.kernels())
+        return found

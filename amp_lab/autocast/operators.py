@@ -1,0 +1,89 @@
+"""Questions to PyTorch about its operators: what they are called, take, write into and are made of."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+# Views whose schema does not say so, since autograd must not know.
+_SECRET_VIEWS = {"aten::_unsafe_view", "aten::lift_fresh"}
+# Arguments that operators write into whose schema does not say so.
+_RUNNING_STATISTICS = ("running_mean", "running_var")
+
+
+def tensors_in(tree: Any) -> tuple[torch.Tensor, ...]:
+    """Return the tensors among an operator's arguments or results, in order."""
+    if isinstance(tree, torch.Tensor):
+        return (tree,)
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, list | tuple):
+        return ()
+    found: list[torch.Tensor] = []
+    for each in tree:
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif isinstance(each, list | tuple | dict):
+            found.extend(tensors_in(each))
+    return tuple(found)
+
+
+@functools.cache
+def overload(func: Any) -> str:
+    """Return the name of an operator as torch.library writes it: "softmax.int", "linear", "mylib::op"."""
+    name = func._schema.name.removeprefix("aten::")
+    return f"{name}.{func._schema.overload_name}" if func._schema.overload_name else name
+
+
+@functools.cache
+def is_view(func: Any) -> bool:
+    return func.is_view or func._schema.name in _SECRET_VIEWS
+
+
+@functools.cache
+def is_composite(func: Any) -> bool:
+    return func._schema.name.startswith("aten::") and overload(func) in composites()
+
+
+def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    """Return the tensors that an operator writes into."""
+    return tensors_in(
+        [args[i] if i < len(args) else kwargs.get(name) for i, name in _written_arguments(func)]
+    )
+
+
+@functools.cache
+def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    found = []
+    for place, argument in enumerate(func._schema.arguments):
+        if (argument.alias_info and argument.alias_info.is_write) or argument.name in _RUNNING_STATISTICS:
+            found.append((place, argument.name))
+    return tuple(found)
+
+
+@functools.cache
+def composites() -> frozenset[str]:
+    """Return the ATen operators that are made of others and return tensors: "linear", "reshape", "to.dtype".
+
+    Asked of the dispatcher, through private functions: no public one lists its operators.
+    """
+    names = torch._C._dispatch_get_all_op_names()
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    made = [
+        name for name in names if name.startswith("aten::") and has_kernel(name, "CompositeImplicitAutograd")
+    ]
+    # Some have kernels of their own as well, such as native_layer_norm.
+    made = [name for name in made if not (has_kernel(name, "CPU") or has_kernel(name, "AutogradCPU"))]
+    return frozenset(name.removeprefix("aten::") for name in made if _takes_and_gives_tensors(name))
+
+
+def _takes_and_gives_tensors(name: str) -> bool:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    func = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    if func is None or "Dimname" in str(func._schema) or overload.endswith("out"):
+        return False
+    schema = func._schema
+    takes = any("Tensor" in str(each.type) for each in schema.arguments)
+    return takes and any("Tensor" in str(each.type) for each in schema.returns)

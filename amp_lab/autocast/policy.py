@@ -1,0 +1,141 @@
+"""Autocast's cast policy, asked from the PyTorch that is installed.
+
+    print(policy("cuda"))
+    print(why("softmax", "cuda"))
+    print(differences("cuda", "cpu"))
+    print(compare(["matmul", "softmax"], "cuda"))
+
+None of it needs the device: see `probing` for how the operators are asked.
+"""
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from amp_lab.autocast.dispatcher import autocast_key, operators_with_kernel, replaced_kernels
+from amp_lab.autocast.fates import Fate
+from amp_lab.autocast.op_names import op_named, overloads_named
+from amp_lab.autocast.policies import OpPolicy, Policy
+from amp_lab.autocast.policy_answers import Comparison, Differences, Why, compare_with, differences_between
+from amp_lab.autocast.probing import ask
+
+__all__ = [
+    "Comparison",
+    "Differences",
+    "OpPolicy",
+    "Policy",
+    "Why",
+    "compare",
+    "differences",
+    "policy",
+    "why",
+]
+
+_lock = threading.Lock()
+_asked: dict[str, Policy] = {}
+
+
+def policy(device_type: str = "cuda") -> Policy:
+    """Autocast's cast policy on a kind of device, whether this machine has one or not.
+
+    The first call asks PyTorch, which takes a second or two; later ones return the same object. An operator
+    that gets an autocast kernel after that, from another library, is not in it.
+
+    Raises:
+        TypeError: if `device_type` is not a text.
+        ValueError: if PyTorch has no autocast kernels for such a device.
+        RuntimeError: at the first call, if some of PyTorch's autocast kernels are replaced by others just then.
+    """
+    key = autocast_key(device_type)
+    with _lock:
+        if device_type not in _asked:
+            _asked[device_type] = _ask_all(device_type, key)
+        return _asked[device_type]
+
+
+def _ask_all(device_type: str, key: str) -> Policy:
+    every = operators_with_kernel(key)
+    if not every:
+        raise ValueError(
+            f"PyTorch has no autocast kernels for {device_type!r} here: ask about 'cuda' or 'cpu'"
+        )
+    replaced = replaced_kernels(key)
+    if replaced:
+        raise RuntimeError(
+            f"PyTorch's own rules for {device_type!r} cannot be asked now: Python functions stand in the place of "
+            f"{len(replaced)} autocast kernels, {replaced[0]} among them. Ask before they do, or when they are gone"
+        )
+    own = [name.removeprefix("aten::") for name in every if name.startswith("aten::")]
+    answers = ask(own, device_type)
+    unasked = {op: answer.trouble for op, answer in answers.items() if answer.fate is None}
+    # Calling other people's code with made-up arguments might do anything.
+    unasked |= {name: "belongs to another library" for name in every if not name.startswith("aten::")}
+    ops = {
+        op: OpPolicy(op, op.partition(".")[0], answer.fate, answer.evidence)
+        for op, answer in answers.items()
+        if answer.fate is not None
+    }
+    return Policy(device_type, ops, unasked)
+
+
+def why(op: Any, device_type: str = "cuda") -> Why:
+    """Say what autocast does to an operator, and what was seen when it was asked.
+
+    Args:
+        op: "softmax", "torch.softmax", "F.softmax", "softmax.int", "@", "BCELoss", or a function, a module, a
+            class of modules, an operator of `torch.ops.aten`.
+        device_type: "cuda", "cpu", ...
+
+    Raises:
+        LookupError: if there is a rule, but the operator could not be asked.
+        TypeError: if `op` is nothing of that kind.
+        ValueError: if PyTorch has no such operator, or no autocast for the device.
+    """
+    rules = policy(device_type)
+    name = op_named(op)
+    ops = rules.overloads(name)
+    if not ops:
+        return _no_rule(name, device_type)
+    fates = {each: rules.fate(each) for each in ops if each not in rules.unasked or ops == [each]}
+    return Why(name, device_type, fates, {each: rules[each].evidence for each in fates})
+
+
+def _no_rule(name: str, device_type: str) -> Why:
+    """Answer for an operator without a rule: ask it, too, for what comes out of it all the same."""
+    first = overloads_named(name)[0]
+    evidence: tuple[str, ...] = ()
+    if not replaced_kernels(autocast_key(device_type)):
+        evidence = ask([first], device_type)[first].evidence
+    return Why(name, device_type, {first: Fate.FOLLOWS}, {first: evidence}, _note(first))
+
+
+def _note(op: str) -> str:
+    plain, _, overload = op.partition(".")
+    if plain.endswith("_") or "out" in overload:
+        return "It writes into a tensor that is there already, whose dtype stays what it is."
+    if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{op}", "CompositeImplicitAutograd"):
+        return "PyTorch puts it together from other operators, and each of them meets its own fate."
+    return ""
+
+
+def differences(first: str = "cuda", second: str = "cpu") -> Differences:
+    """Which operators meet different fates on two kinds of device. Errors as in `policy`."""
+    return differences_between(policy(first), policy(second))
+
+
+def compare(names: Iterable[Any], device_type: str = "cuda") -> Comparison:
+    """Compare a list of operators said to run in lower precision, such as a tutorial's, with those that do.
+
+    Args:
+        names: of operators, as in `why`.
+        device_type: "cuda", "cpu", ...
+
+    Raises:
+        TypeError: if `names` is one text.
+        ValueError: if PyTorch has no operator of some name. And errors as in `policy`.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"names={names!r}: give a list of operators, such as ['matmul', 'linear']")
+    return compare_with(policy(device_type), names)
