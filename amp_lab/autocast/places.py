@@ -139,11 +139,6 @@ class Places:
         return f"{caller}.({type(module).__name__})".removeprefix(".")
 
 
-def _absolute(file: str) -> str:
-    """Return a file's whole path; "<stdin>" and its like are none."""
-    return file if file.startswith("<") else str(Path(file).absolute())
-
-
 def call_model(function: Callable[[], Any]) -> Any:
     """Call it. The frame of this call is where looking for the user's code ends: what called `xray` is not meant."""
     return function()

@@ -364,7 +364,8 @@ def test_activation_checkpointing(reentrant, mode):
         return checkpoint(part, model.fc(x), use_reentrant=reentrant).sum()
 
     found = healthy(look(Model(forward, drop=nn.Dropout(0.5)), mode=mode))
-    assert [name for name, *_ in shown(found)] == ["linear", "linear", "dropout", "exp", "sum"]
+    names = [name for name, *_ in shown(found) if name != "empty"]  # of which older versions make one
+    assert names == ["linear", "linear", "dropout", "exp", "sum"]
     assert shown(found, "recomputed")[:2] == [("linear", FP16), ("dropout", FP16)]
     # PyTorch may stop recomputing once it has what the backward pass needs.
     assert shown(found, "recomputed")[2:] in ([("exp", FP32)], [("exp",)], [])
@@ -527,8 +528,13 @@ def test_gradients_switched_off_inside(mode):
             frozen = model.fc(x)
         return model.fc(frozen)
 
-    found = healthy(look(forward, mode=mode))
-    linear = [op for op in found.ops if op.name == "linear"]
+    found = look(forward, mode=mode)
+    if (
+        torch.__version__ < "2.11"
+    ):  # kept the copy that was made without gradients: PyTorch's pull request 165068
+        assert not shown(found, "backward")
+        return
+    linear = [op for op in healthy(found).ops if op.name == "linear"]
     assert [op.phase for op in linear if op.phase == "forward"] == ["forward"] * 2
     assert {op.forward for op in linear if op.phase == "backward"} == {linear[1].number}
 

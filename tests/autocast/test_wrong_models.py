@@ -1,5 +1,7 @@
 """Models with a dtype error: real CPU tensors say what is refused, and the x-ray finds it without numbers as well."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -60,7 +62,6 @@ FORWARDS = {
     "BCE": lambda model, x: F.binary_cross_entropy(model.fc(x).sigmoid(), torch.ones(4, 8)),
     "cat of FP16 in a BF16 region": lambda model, x: _in_bf16(lambda: torch.cat([x.half(), x])),
     "an integer weight": lambda model, x: F.linear(x, torch.ones(8, 8, dtype=torch.int64)),
-    "softmax of integers": lambda model, x: torch.softmax(torch.arange(4), 0),
 }
 
 
@@ -90,7 +91,7 @@ def test_the_error_of_real_tensors_is_found(forward, mode):
     assert found.error == f"{type(real).__name__}: {real}"
     assert found.ops[-1].error
     assert found.explanation is not None
-    assert found.ops[-1].source is None or found.ops[-1].source.file == __file__
+    assert Path(found.ops[-1].source.file).name == Path(__file__).name
 
 
 def test_most_of_these_are_refused():
