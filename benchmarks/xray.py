@@ -7,7 +7,6 @@ to 48 are compared with those from 4 to 12, all in one run.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 import torch
@@ -41,11 +40,7 @@ def measure(quick: bool) -> list[Finding]:
             Finding(f"xray in fake mode, {layers} layers", fake.median(str(layers)), unit="s")
             for layers in (few, many)
         ),
-        Finding(
-            f"seconds for a layer more, {some} to {many} ÷ {few} to {some}",
-            _growth(fake, few, some, many),
-            STEEPER,
-        ),
+        _growth(fake, few, some, many),
         value.against("xray", f"xray in value mode ÷ plain FP32 step, {some} layers", VALUE),
     ]
 
@@ -76,11 +71,12 @@ def _value(layers: int, rounds: int) -> Timings:
     return side_by_side(ways, baseline="plain FP32 step", rounds=rounds, warm_up=1)
 
 
-def _growth(timings: Timings, few: int, some: int, many: int) -> float:
-    """Return seconds per layer between `some` and `many`, over those between `few` and `some`, by rounds."""
+def _growth(timings: Timings, few: int, some: int, many: int) -> Finding:
+    """Return seconds per layer between `some` and `many` layers, over those between `few` and `some`, by medians."""
 
-    def steps(low: int, high: int) -> list[float]:
-        pairs = zip(timings.seconds[str(low)], timings.seconds[str(high)], strict=True)
-        return [(above - below) / (high - low) for below, above in pairs]
+    def layer(low: int, high: int) -> float:
+        return (timings.median(str(high)) - timings.median(str(low))) / (high - low)
 
-    return statistics.median(steps(some, many)) / statistics.median(steps(few, some))
+    ratio = layer(some, many) / layer(few, some)
+    what = f"xray: seconds for a layer more, {some} to {many} ÷ {few} to {some}"
+    return Finding(what, ratio, STEEPER, timings.noise)

@@ -22,8 +22,9 @@ kernels are in `tensor_core_kernels` and `cast_kernels`, and `switch` counts who
 
 import torch
 
-from amp_lab.autocast import cast_kernels, tensor_core_kernels
-from amp_lab.autocast.switch import Emulation, Switch
+from amp_lab.autocast.kernels import casts as cast_kernels
+from amp_lab.autocast.kernels import tensor_cores as tensor_core_kernels
+from amp_lab.autocast.kernels.switch import Emulation, Switch
 from amp_lab.device.asking_system import ask_cpu
 from amp_lab.device.cpu_kinds import cpu_kinds
 from amp_lab.device.facts import CpuFacts

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from amp_lab.autocast import known_mismatches, known_misuses
-from amp_lab.autocast.known_errors import Dtypes, Filled, find
+from amp_lab.autocast.messages import mismatches as known_mismatches
+from amp_lab.autocast.messages import misuses as known_misuses
+from amp_lab.autocast.messages.known import Dtypes, Filled, find
+from amp_lab.autocast.messages.users_code import frames, frames_in_text, innermost, source
 from amp_lab.autocast.records import Source
-from amp_lab.autocast.users_code import frames, frames_in_text, innermost, source
 
 if TYPE_CHECKING:
     from rich.console import Group

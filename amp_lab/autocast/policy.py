@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from amp_lab.autocast.dispatcher import autocast_key, operators_with_kernel, replaced_kernels
 from amp_lab.autocast.fates import Fate
-from amp_lab.autocast.op_names import op_named, overloads_named
-from amp_lab.autocast.policies import OpPolicy, Policy
-from amp_lab.autocast.policy_answers import Comparison, Differences, Why, compare_with, differences_between
-from amp_lab.autocast.probing import ask
+from amp_lab.autocast.kernels.dispatcher import autocast_key, operators_with_kernel, replaced_kernels
+from amp_lab.autocast.probing.answers import Comparison, Differences, Why, compare_with, differences_between
+from amp_lab.autocast.probing.op_names import op_named, overloads_named
+from amp_lab.autocast.probing.policies import OpPolicy, Policy
+from amp_lab.autocast.probing.probe import ask
 
 __all__ = [
     "Comparison",

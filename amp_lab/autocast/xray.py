@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_leaves
 
 from amp_lab.autocast.errors import explain
 from amp_lab.autocast.policy import policy
+from amp_lab.autocast.recording.accepted import check, device_of, modules_in, name_of
+from amp_lab.autocast.recording.running import Mode, Outcome, Task, run
 from amp_lab.autocast.records import Value
-from amp_lab.autocast.running import Mode, Outcome, Task, run
-from amp_lab.autocast.xrayable import check, device_of, modules_in, name_of
-from amp_lab.autocast.xrayed import XRay
+from amp_lab.autocast.report.xrayed import XRay
 
 _lock = threading.RLock()
 _running: list[str] = []  # the model that is being x-rayed

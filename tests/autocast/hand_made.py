@@ -7,7 +7,7 @@ import torch
 
 from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.records import Cast, Op, Source, Value
-from amp_lab.autocast.xrayed import XRay
+from amp_lab.autocast.report.xrayed import XRay
 
 FP16, BF16, FP32, FP64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 _LOWER = {"linear", "matmul", "conv2d", "mm", "scaled_dot_product_attention", "einsum", "outer"}

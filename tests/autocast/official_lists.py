@@ -19,10 +19,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from amp_lab.autocast.apart import apart
 from amp_lab.autocast.fates import Fate
-from amp_lab.autocast.op_names import op_named
 from amp_lab.autocast.policy import Policy, policy
+from amp_lab.autocast.probing.apart import apart
+from amp_lab.autocast.probing.op_names import op_named
 
 FP32 = frozenset({Fate.FP32, Fate.FP32_UNLESS})
 LOWER, WIDEST = frozenset({Fate.LOWER}), frozenset({Fate.WIDEST})

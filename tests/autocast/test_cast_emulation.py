@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from amp_lab.autocast import cast_kernels
 from amp_lab.autocast.emulate import CudaAutocast, TensorCores, cuda_autocast, tensor_cores
+from amp_lab.autocast.kernels import casts as cast_kernels
+from amp_lab.autocast.kernels.replacing import ReplacedKernels, kernels_in_force
 from amp_lab.autocast.policy import policy
-from amp_lab.autocast.replacing import ReplacedKernels, kernels_in_force
 
 FP16, FP32 = torch.float16, torch.float32
 X = torch.linspace(-2, 2, 8).reshape(2, 4).half()

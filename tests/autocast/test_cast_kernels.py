@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from amp_lab.autocast import cast_kernels
-from amp_lab.autocast.dispatcher import overload
 from amp_lab.autocast.emulate import CudaAutocast, cuda_autocast
 from amp_lab.autocast.fates import Fate
-from amp_lab.autocast.made_arguments import MissingValue, make_arguments
+from amp_lab.autocast.kernels import casts as cast_kernels
+from amp_lab.autocast.kernels.dispatcher import overload
 from amp_lab.autocast.policy import policy
+from amp_lab.autocast.probing.arguments import MissingValue, make_arguments
 from tests.autocast import official_lists
 from tests.autocast.official_lists import entries
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from amp_lab.autocast import tensor_core_kernels
 from amp_lab.autocast.emulate import tensor_cores
+from amp_lab.autocast.kernels import tensor_cores as tensor_core_kernels
 
 HALF = torch.float16
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from amp_lab.autocast import tensor_core_kernels
 from amp_lab.autocast.emulate import TensorCores, tensor_cores
+from amp_lab.autocast.kernels import tensor_cores as tensor_core_kernels
 from tests.autocast.products import EMPTY, PRODUCTS, Product
 
 HALVES = [torch.float16, torch.bfloat16]

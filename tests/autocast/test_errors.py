@@ -12,9 +12,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from amp_lab.autocast import known_mismatches, known_misuses
 from amp_lab.autocast.errors import Explanation, explain
-from amp_lab.autocast.known_errors import find
+from amp_lab.autocast.messages import mismatches as known_mismatches
+from amp_lab.autocast.messages import misuses as known_misuses
+from amp_lab.autocast.messages.known import find
 from amp_lab.scaling import CallOrderError, DynamicLossScaler
 from tests.autocast import faults
 from tests.autocast.faults import ALL, MISMATCHES, PAIRS, Mismatch

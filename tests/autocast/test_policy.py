@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from amp_lab.autocast import policy as door
 from amp_lab.autocast.emulate import cuda_autocast
 from amp_lab.autocast.fates import Fate
+from amp_lab.autocast.kernels.replacing import ReplacedKernels
 from amp_lab.autocast.policy import OpPolicy, Policy, policy
-from amp_lab.autocast.probing import ask
-from amp_lab.autocast.replacing import ReplacedKernels
+from amp_lab.autocast.probing.probe import ask
 from tests.autocast.official_lists import (
     FOLLOWS,
     FP32,
@@ -195,7 +195,7 @@ def test_threads_that_ask_at_once_get_one_policy():
 
 
 def test_the_fates_are_the_same_in_bf16(fresh, monkeypatch):
-    from amp_lab.autocast import probing
+    from amp_lab.autocast.probing import probe as probing
 
     monkeypatch.setattr(probing, "LOWER", torch.bfloat16)
     wide = torch.float32
@@ -369,7 +369,7 @@ def test_asking_leaves_no_trace(context):
 
 @pytest.mark.usefixtures("fresh")
 def test_an_exception_leaves_no_trace_either(monkeypatch):
-    from amp_lab.autocast import probing
+    from amp_lab.autocast.probing import probe as probing
 
     def broken(*_):
         raise RuntimeError("broken")
@@ -404,7 +404,7 @@ def test_it_says_nothing_and_uses_up_no_warning():
 
 
 def test_another_threads_log_is_not_silenced(caplog):
-    from amp_lab.autocast.apart import apart
+    from amp_lab.autocast.probing.apart import apart
 
     log = logging.getLogger("torch._subclasses.fake_tensor")
 

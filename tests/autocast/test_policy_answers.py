@@ -9,11 +9,11 @@ from rich.console import Console
 from torch.nn import functional as F
 
 from amp_lab.autocast.fates import Fate
-from amp_lab.autocast.op_names import op_named
 from amp_lab.autocast.policy import OpPolicy, Policy, compare, differences, policy, why
-from amp_lab.autocast.policy_answers import Why, differences_between
-from amp_lab.autocast.policy_tables import MEANING
-from amp_lab.autocast.probing import ask
+from amp_lab.autocast.probing.answers import Why, differences_between
+from amp_lab.autocast.probing.op_names import op_named
+from amp_lab.autocast.probing.probe import ask
+from amp_lab.autocast.probing.tables import MEANING
 
 # The operators that many tutorials print as those that run in FP16.
 CLASSIC = (
@@ -318,7 +318,7 @@ def test_its_note_is_true():
     """conv1d.padding has no rule on CUDA, and its FP32 arguments are cast all the same: by conv1d."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from amp_lab.autocast.apart import apart
+    from amp_lab.autocast.probing.apart import apart
 
     def work():
         with FakeTensorMode():

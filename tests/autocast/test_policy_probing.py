@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.library import _scoped_library
 
-from amp_lab.autocast import probing
 from amp_lab.autocast.fates import Fate
-from amp_lab.autocast.made_arguments import Arguments, MissingValue, make_arguments
 from amp_lab.autocast.policy import policy
-from amp_lab.autocast.probing import Effect, ask, fate_of
+from amp_lab.autocast.probing import probe as probing
+from amp_lab.autocast.probing.arguments import Arguments, MissingValue, make_arguments
+from amp_lab.autocast.probing.probe import Effect, ask, fate_of
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 UP, DOWN = (FP16, FP32), (FP32, FP16)

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amp_lab.autocast import refusals
 from amp_lab.autocast.emulate import tensor_cores
-from amp_lab.autocast.refusals import refusal
+from amp_lab.autocast.recording import refusals
+from amp_lab.autocast.recording.refusals import refusal
 from tests.autocast import faults
 from tests.autocast.faults import MISMATCHES, PAIRS, Mismatch, ones
 

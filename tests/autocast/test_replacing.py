@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amp_lab.autocast.replacing import ReplacedKernels, kernels_in_force, no_kernel, original_kernel
+from amp_lab.autocast.kernels.replacing import ReplacedKernels, kernels_in_force, no_kernel, original_kernel
 
 ONES = torch.ones(2, 2)
 PRODUCT = ONES @ ONES

@@ -12,8 +12,8 @@ from rich.console import Console
 from amp_lab.autocast.errors import explain
 from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.records import Source, Value
-from amp_lab.autocast.xray_words import bytes_in_words, casts_in_words, outputs_in_words
-from amp_lab.autocast.xrayed import XRay
+from amp_lab.autocast.report.words import bytes_in_words, casts_in_words, outputs_in_words
+from amp_lab.autocast.report.xrayed import XRay
 from tests.autocast.hand_made import BF16, FP16, FP32, Tape, encoder
 
 NBSP = "\N{NO-BREAK SPACE}"

@@ -10,8 +10,8 @@ import pytest
 import torch
 from matplotlib import pyplot as plt
 
-from amp_lab.autocast import xray_drawing
 from amp_lab.autocast.records import Value
+from amp_lab.autocast.report import drawing as xray_drawing
 from amp_lab.view.dtype_rows import Arrow, Cell, Group, Row
 from tests.autocast.hand_made import FP16, FP32, Tape, encoder
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from amp_lab.autocast.module_tree import Branch, Fold, module_tree, ops_in, rows
 from amp_lab.autocast.records import Op, Value
+from amp_lab.autocast.report.module_tree import Branch, Fold, module_tree, ops_in, rows
 from tests.autocast.hand_made import FP16, FP32, Tape, encoder
 
 

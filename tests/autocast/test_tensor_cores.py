@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp_lab.autocast import emulate, tensor_core_kernels
+from amp_lab.autocast import emulate
 from amp_lab.autocast.emulate import TensorCores, slow_halves, tensor_cores
-from amp_lab.autocast.replacing import ReplacedKernels
+from amp_lab.autocast.kernels import tensor_cores as tensor_core_kernels
+from amp_lab.autocast.kernels.replacing import ReplacedKernels
 from amp_lab.device.facts import CpuFacts
 from tests.device.machines import CPUS
 

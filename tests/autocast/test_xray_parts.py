@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amp_lab.autocast.replacing import ReplacedKernels
+from amp_lab.autocast.kernels.replacing import ReplacedKernels
 from amp_lab.autocast.xray import xray
 from tests.autocast.traces import leaves_no_trace
 

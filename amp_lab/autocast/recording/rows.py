@@ -1,0 +1,227 @@
+"""From a recording to the rows of an x-ray: which events are rows, what they are called, why they ran as they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import torch
+
+from amp_lab.autocast.fates import Fate
+from amp_lab.autocast.recording import reasons
+from amp_lab.autocast.recording.events import Event, Kernel, Seen
+from amp_lab.autocast.records import Cast, Op, Value
+
+ACCUMULATION: Final = "accumulate_grad"
+_ACCUMULATION_NODE: Final = "torch::autograd::AccumulateGrad"
+_CAST_NODE: Final = "ToCopyBackward0"
+# What people call them, where it is not the operator's name without "_" or "native_" in front.
+_NAMES: Final = {
+    "_to_copy": "to",
+    "_local_scalar_dense": "item",
+    "nll_loss_nd": "nll_loss",
+    "_unsafe_view": "view",
+    "max_pool2d_with_indices": "max_pool2d",
+}
+
+
+def rows(events: Iterable[Event], device: str, fate: Callable[[str], Fate]) -> tuple[Op, ...]:
+    """Return what was recorded as rows, in order.
+
+    Args:
+        events: what was recorded.
+        device: the device type whose cast policy was in force.
+        fate: what that policy does with an operator ("softmax.int").
+    """
+    table = _Table(device, fate)
+    for event in _row_events(events):
+        table.add(event)
+    return tuple(table.ops)
+
+
+def _row_events(events: Iterable[Event | Kernel]) -> Iterator[Event]:
+    """Choose the events that are rows: what autocast saw, and of all else the outermost."""
+    for event in events:
+        if isinstance(event, Kernel):
+            continue
+        if event.kind == "autocast" or not _holds_autocast(event):
+            if event.parts or event.error or event.kind == "autocast":
+                yield event
+        else:
+            yield from _row_events(_with_lone_kernels(event))
+
+
+def _holds_autocast(event: Event) -> bool:
+    parts = [part for part in event.parts if isinstance(part, Event)]
+    return any(part.kind == "autocast" or _holds_autocast(part) for part in parts)
+
+
+def _with_lone_kernels(event: Event) -> Iterator[Event]:
+    """Yield the parts of an event that comes apart, its own kernels as events of their own."""
+    for part in event.parts:
+        if isinstance(part, Event):
+            yield part
+        else:
+            name = part.operator._schema.name.removeprefix("aten::")
+            yield Event("kernel", name, event.place, event.region, part.inputs, part.outputs, parts=[part])
+
+
+class _Table:
+    """Rows as they grow. An operator's number is known when those before it are, which it may refer to."""
+
+    def __init__(self, device: str, fate: Callable[[str], Fate]):
+        self.ops: list[Op] = []
+        self._device, self._fate = device, fate
+        self._row_of: dict[int, int] = {}  # kernel's number -> row
+        self._casts: set[int] = set()  # kernels that are casts by autocast
+
+    def add(self, event: Event) -> None:
+        kernels = event.kernels()
+        number = len(self.ops)
+        self._row_of.update((kernel.number, number) for kernel in kernels)
+        self._casts.update(kernel.number for kernel in kernels if kernel.is_cast)
+        if event.kind in ("node", "engine"):
+            self.ops.append(self._of_node(event, kernels))
+        else:
+            self.ops.append(self._of_operator(event, kernels))
+
+    def _of_operator(self, event: Event, kernels: list[Kernel]) -> Op:
+        place = event.place
+        inputs, outputs = self._values(event.inputs), self._values(event.outputs)
+        casts = tuple(Cast(inputs[cast.position], cast.dtype, cast.copied) for cast in event.casts)
+        fate = self._fate_of(event)
+        dtype = _computes_in(event, fate, outputs)
+        work = [kernel for kernel in kernels if not kernel.is_cast]
+        is_view = fate in (None, Fate.FOLLOWS) and all(kernel.is_view for kernel in work) and not event.error
+        name = plain_name(event.name)
+        if is_view:
+            reason = reasons.of_view(inputs)
+        elif name == "to":
+            reason = reasons.of_to(inputs[:1], outputs)
+        elif event.region is None:
+            reason = reasons.off(inputs, outputs)
+        elif fate is None or fate is Fate.FOLLOWS:
+            reason = reasons.without_rule(inputs, outputs, dtype)
+        else:
+            reason = reasons.of_autocast(fate, self._device, inputs, casts, dtype)
+        forward = self._row_of.get(place.forward) if place.forward is not None else None
+        backward = place.phase == "backward"
+        caller = self.ops[forward] if backward and forward is not None else place
+        return Op(
+            number=len(self.ops),
+            phase=place.phase,
+            name=name,
+            kernels=tuple(kernel.name for kernel in work),
+            module=caller.module,
+            module_type=caller.module_type,
+            call=caller.call,
+            source=place.source,
+            region=event.region,
+            inputs=inputs,
+            casts=casts,
+            dtype=dtype,
+            outputs=outputs,
+            fate=fate,
+            reason=reason,
+            forward=forward if backward else None,
+            error=event.error,
+            within=place.within,
+            view=is_view,
+        )
+
+    def _fate_of(self, event: Event) -> Fate | None:
+        if event.region is None or (event.place.phase == "backward" and event.kind != "autocast"):
+            return None
+        return self._fate(event.name) if event.kind == "autocast" else Fate.FOLLOWS
+
+    def _of_node(self, event: Event, kernels: list[Kernel]) -> Op:
+        place = event.place
+        inputs, outputs = self._ends(event, kernels)
+        row = self._row_of.get(place.forward) if place.forward is not None else None
+        forward = self.ops[row] if row is not None else None
+        if event.name == _ACCUMULATION_NODE:
+            forward, row, name = None, None, ACCUMULATION
+            variable = self._values(event.inputs)[0]
+            inputs = (variable, *inputs)
+            reason = reasons.of_accumulation(variable.name, variable.dtype)
+        elif event.name == _CAST_NODE and forward is not None and place.forward in self._casts:
+            name, reason = "to", reasons.of_cast_backward(forward.name, inputs, outputs)
+        elif event.kind == "engine":
+            name, reason = (
+                plain_name(kernels[0].operator._schema.name[6:]),
+                reasons.of_engine(inputs, outputs),
+            )
+        else:
+            name = forward.name if forward is not None else plain_name(_node_name(event.name))
+            reason = reasons.of_backward(name, inputs, outputs)
+        caller = forward or place
+        return Op(
+            number=len(self.ops),
+            phase="backward",
+            name=name,
+            kernels=tuple(kernel.name for kernel in kernels),
+            module=caller.module,
+            module_type=caller.module_type,
+            call=caller.call,
+            source=caller.source,
+            region=event.region,
+            inputs=inputs,
+            casts=(),
+            dtype=_widest(inputs) or _widest(outputs),
+            outputs=outputs,
+            fate=None,
+            reason=reason,
+            forward=row,
+            error=event.error,
+            within=forward.within if forward is not None else None,
+            view=all(kernel.is_view for kernel in kernels) and not event.error,
+        )
+
+    def _ends(self, event: Event, kernels: list[Kernel]) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        """Return what goes into an event that is known by its kernels alone, and what comes out of it."""
+        inside = {kernel.number for kernel in kernels}
+        used = {each.maker for kernel in kernels for each in kernel.inputs if each.maker in inside}
+        # A tensor that several of its kernels read is one input.
+        going_in = dict.fromkeys(
+            each for kernel in kernels for each in kernel.inputs if each.maker not in inside
+        )
+        coming_out = [each for kernel in kernels if kernel.number not in used for each in kernel.outputs]
+        return self._values(going_in), self._values(coming_out)
+
+    def _values(self, seen: Iterable[Seen]) -> tuple[Value, ...]:
+        makers = self._row_of
+        return tuple(
+            Value(each.shape, each.dtype, each.name, None if each.maker is None else makers.get(each.maker))
+            for each in seen
+        )
+
+
+def plain_name(overload: str) -> str:
+    """Return what a user calls an operator: "softmax" for "_softmax.default", "to" for "_to_copy"."""
+    name = overload.partition(".")[0]
+    return _NAMES.get(name) or name.removeprefix("_").removeprefix("native_")
+
+
+def _node_name(node: str) -> str:
+    return node.rpartition("::")[2]
+
+
+def _computes_in(event: Event, fate: Fate | None, outputs: tuple[Value, ...]) -> torch.dtype | None:
+    if fate is Fate.FP32_UNLESS and (dtype := _widest(outputs)) is not None:
+        return dtype  # its arguments stay as they are, and it is told another dtype to compute in
+    after = {cast.position: cast.dtype for cast in event.casts}
+    inputs = [Value(each.shape, after.get(i, each.dtype)) for i, each in enumerate(event.inputs)]
+    return _widest(inputs) or _widest(outputs)
+
+
+def _widest(values: Iterable[Value]) -> torch.dtype | None:
+    """Return the dtype that the floating-point ones among tensors are computed in together."""
+    floats = [value for value in values if value.dtype.is_floating_point or value.dtype.is_complex]
+    floats = [value for value in floats if value.shape] or floats
+    widest: torch.dtype | None = None
+    for value in floats:
+        if widest is None:
+            widest = value.dtype
+        elif value.dtype.itemsize >= 2 and widest.itemsize >= 2:  # FP8 does not mix
+            widest = torch.promote_types(widest, value.dtype)
+    return widest

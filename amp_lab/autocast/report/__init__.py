@@ -1,0 +1,1 @@
+"""What `xray` returns: a report with tables, a picture and JSON."""
