@@ -28,6 +28,7 @@ from amp_lab.autocast.kernels.switch import Emulation, Switch
 from amp_lab.device.asking_system import ask_cpu
 from amp_lab.device.cpu_kinds import cpu_kinds
 from amp_lab.device.facts import CpuFacts
+from amp_lab.view.words import paragraph
 
 HALVES = {"FP16": torch.float16, "BF16": torch.bfloat16}
 
@@ -143,7 +144,8 @@ class TensorCores(Emulation):
         return self.dtypes
 
     def __repr__(self) -> str:
-        return _describe(self, frozenset(HALVES.values()) & self.switch.in_force, self.switch.holder())
+        in_force = frozenset(HALVES.values()) & self.switch.in_force
+        return paragraph(_describe(self, in_force, self.switch.holder()))
 
 
 class CudaAutocast(Emulation):
@@ -163,9 +165,11 @@ class CudaAutocast(Emulation):
 
     def __repr__(self) -> str:
         if not self.switch.in_force:
-            return "torch.autocast(\"cpu\") casts by PyTorch's own rules for CPUs: the emulation of CUDA's is off."
+            return paragraph(
+                "torch.autocast(\"cpu\") casts by PyTorch's own rules for CPUs: the emulation of CUDA's is off."
+            )
         now = f'torch.autocast("cpu") casts CPU tensors by CUDA\'s rules: {cast_kernels.describe()}.'
-        return now if self.on else f"{now} This one is off; {self.switch.holder()} keeps that on."
+        return paragraph(now if self.on else f"{now} This one is off; {self.switch.holder()} keeps that on.")
 
 
 def slow_halves(cpu: CpuFacts) -> frozenset[torch.dtype]:

@@ -15,6 +15,7 @@ from amp_lab.autocast.messages import misuses as known_misuses
 from amp_lab.autocast.messages.known import Dtypes, Filled, find
 from amp_lab.autocast.messages.users_code import frames, frames_in_text, innermost, source
 from amp_lab.autocast.records import Source
+from amp_lab.view.words import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "unknown"
 AMP_LAB: Final = "amp-lab"
 _KNOWN: Final = (*known_misuses.ALL, *known_mismatches.ALL)
-_WIDTH: Final = 100
 _MESSAGE: Final = 500  # letters of a message that are shown
 
 
@@ -224,8 +224,4 @@ def _place(line: Source) -> str:
 
 
 def _paragraph(title: str, text: str) -> str:
-    # Code, paths and addresses are not broken.
-    one_line = f"{title}: {' '.join(text.split())}"
-    return textwrap.fill(
-        one_line, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
+    return paragraph(f"{title}: {' '.join(text.split())}", then="    ")

@@ -17,7 +17,7 @@ import torch
 from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.kernels.dispatcher import autocast_key, operators_with_kernel, replaced_kernels
 from amp_lab.autocast.probing.answers import Comparison, Differences, Why, compare_with, differences_between
-from amp_lab.autocast.probing.op_names import op_named, overloads_named
+from amp_lab.autocast.probing.op_names import is_op, op_named, overloads_named, writes
 from amp_lab.autocast.probing.policies import OpPolicy, Policy
 from amp_lab.autocast.probing.probe import ask
 
@@ -99,7 +99,7 @@ def why(op: Any, device_type: str = "cuda") -> Why:
     if not ops:
         return _no_rule(name, device_type)
     fates = {each: rules.fate(each) for each in ops if each not in rules.unasked or ops == [each]}
-    return Why(name, device_type, fates, {each: rules[each].evidence for each in fates})
+    return Why(name, device_type, fates, {each: rules[each].evidence for each in fates}, _unlike(name))
 
 
 def _no_rule(name: str, device_type: str) -> Why:
@@ -111,10 +111,21 @@ def _no_rule(name: str, device_type: str) -> Why:
     return Why(name, device_type, {first: Fate.FOLLOWS}, {first: evidence}, _note(first))
 
 
+def _unlike(name: str) -> str:
+    """Say that the forms of an operator which write have no rule, if it has such forms."""
+    plain = name.partition(".")[0]
+    forms = [f"in place ({plain}_)"] if is_op(f"{plain}_") else []
+    forms += ["with out="] if any(writes(op) for op in overloads_named(plain)) else []
+    said = " and ".join(forms)
+    return f"{said[0].upper()}{said[1:]}, it has no rule." if said else ""
+
+
 def _note(op: str) -> str:
-    plain, _, overload = op.partition(".")
-    if plain.endswith("_") or "out" in overload:
-        return "It writes into a tensor that is there already, whose dtype stays what it is."
+    if writes(op):
+        return (
+            "No operator that writes in place or into out= has one, even where its namesake does: the tensor that it "
+            "writes into is there already, and its dtype stays what it is."
+        )
     if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{op}", "CompositeImplicitAutograd"):
         return "PyTorch puts it together from other operators, and each of them meets its own fate."
     return ""

@@ -127,7 +127,7 @@ def _xray(
 
 
 def _run(task: Task, mode: Literal["auto", "fake", "value"], on_meta: bool) -> tuple[Mode, str, Outcome]:
-    """Run the task in the mode asked for; return the mode it was, why, and what came of it."""
+    """Run the task in the mode asked for; return the mode it was, why, if that is news, and what came of it."""
     if mode == "value":
         return mode, "asked for", run(task, mode)
     outcome = run(task, "fake")
@@ -139,12 +139,10 @@ def _run(task: Task, mode: Literal["auto", "fake", "value"], on_meta: bool) -> t
             else ""
         )
         return mode, f"asked for{advice}", outcome
-    if outcome.error is None:
-        return "fake", "every operator could be followed without numbers", outcome
+    if outcome.error is None or (outcome.refused and not on_meta):
+        return "fake", "", outcome
     if on_meta:
         return "fake", "a model on the meta device has no numbers", outcome
-    if outcome.refused:
-        return "fake", "every operator up to the error could be followed without numbers", outcome
     # Either the model needs numbers, or it fails with them as well, and then in PyTorch's own words.
     return "value", f"it cannot be followed without numbers: {_needs(outcome.error)}", run(task, "value")
 

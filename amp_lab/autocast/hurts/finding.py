@@ -15,9 +15,9 @@ from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.hurts.casts import cast_again, there_and_back
 from amp_lab.autocast.hurts.flow import HALVES, Flow, is_matmul, is_written_over, multiplications
 from amp_lab.autocast.hurts.numbers import by_hand, integers, squares_by_hand
-from amp_lab.autocast.hurts.remarks import Remark, alike, several
+from amp_lab.autocast.hurts.remarks import Remark, Remarks, alike, several
 from amp_lab.autocast.hurts.tensors import hard_coded, other_half
-from amp_lab.autocast.report.words import dtype_in_words, dtypes_of, op_in_words
+from amp_lab.autocast.report.words import dtype_in_words, dtypes_of, given_in_words, op_in_words
 
 if TYPE_CHECKING:
     from amp_lab.autocast.records import Op
@@ -116,11 +116,9 @@ def raises(xray: XRay, flow: Flow) -> Iterator[Remark]:
     """
     for op in xray.ops:
         if op.error and op.fate != Fate.REFUSED and any(each in op.error for each in _ABOUT_DTYPES):
-            off = ", where autocast is off" if op.phase == "forward" and op.region is None else ""
-            off = off if op.phase == "forward" else f" in the {op.phase} pass"
             yield Remark(
                 "raises",
-                f"{op_in_words(op)} was given {dtypes_of(op.inputs)}{off}, and raised {op.error.splitlines()[0]}",
+                f"{op_in_words(op)} {given_in_words(op)}, and raised {op.error.splitlines()[0]}",
                 (op.number,),
                 xray.explanation.advice
                 if xray.explanation
@@ -165,7 +163,7 @@ CHECKS: Final[tuple[Callable[[XRay, Flow], Iterator[Remark]], ...]] = (
 )
 
 
-def remarks(xray: XRay) -> tuple[Remark, ...]:
+def remarks(xray: XRay) -> Remarks:
     """Ask all checks what they have to say about an x-ray."""
     flow = Flow(xray.ops)
-    return tuple(remark for check in CHECKS for remark in check(xray, flow))
+    return Remarks(remark for check in CHECKS for remark in check(xray, flow))

@@ -1,15 +1,23 @@
-"""A remark about an x-ray, and how operators that are alike are named in one."""
+"""A remark about an x-ray, several of them, and how operators that are alike are named in one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final
 
 from amp_lab.autocast.records import Op
 from amp_lab.autocast.report.words import op_in_words
+from amp_lab.view.words import paragraph
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_STYLE: Final = "border-left: 4px solid #E69F00; padding-left: 8px; margin: 6px 0; overflow-wrap: anywhere"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Remark:
     """A warning: what was seen, with its numbers, the numbers of the operators it is about, and what to do."""
 
@@ -19,7 +27,33 @@ class Remark:
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.sentence}\n→ {self.advice}"
+        return f"{paragraph(f'! {self.sentence}', then='  ')}\n{paragraph(self.advice, '  → ', '    ')}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f'<div style="{_STYLE}">{escape(self.sentence)}<br>→ {escape(self.advice)}</div>'
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(f"! {self.sentence}\n  → {self.advice}", style="yellow")
+
+
+class Remarks(tuple[Remark, ...]):
+    """A tuple of warnings that prints as their sentences."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(str, self)) or _NONE
+
+    def _repr_html_(self) -> str:
+        return "".join(each._repr_html_() for each in self) or f"<p>{escape(_NONE)}</p>"
+
+
+_NONE: Final = "No warnings: nothing was found that hurts this model under autocast."
 
 
 def alike(ops: Iterable[Op], why: Callable[[Op], object] | None = None) -> list[list[Op]]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.probing.op_names import op_named
 from amp_lab.autocast.probing.policies import Policy
-from amp_lab.autocast.probing.tables import Listing, Section, device_in_words
+from amp_lab.autocast.probing.tables import Listing, Section, device_in_words, variants
+from amp_lab.view.words import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.text import Text
 
 _BECAUSE: Final = {
     Fate.LOWER: (
@@ -80,23 +83,39 @@ class Why:
         return next(iter(self.fates.values()))
 
     def __str__(self) -> str:
-        groups: dict[Fate, list[str]] = {}
-        for op, fate in self.fates.items():
-            groups.setdefault(fate, []).append(op)
-        sentences = [self._sentence(fate, ops, len(groups) > 1) for fate, ops in groups.items()]
-        return " ".join(sentences)
+        parts = (
+            f"{said} Seen, for {telling}: {'; '.join(seen)}." if seen else said
+            for said, telling, seen in self._answers()
+        )
+        return "\n".join(paragraph(each, then="  ") for each in parts)
 
     __repr__ = __str__
 
-    def _sentence(self, fate: Fate, ops: Sequence[str], several: bool) -> str:
-        subject = " and ".join(ops) if several else self.name
-        parts = [f"On {device_in_words(self.device_type)}, {subject} {_BECAUSE[fate]}."]
-        if self.note:
-            parts.append(self.note)
-        telling = max(ops, key=lambda op: len(self.evidence.get(op, ())))
-        if self.evidence.get(telling):
-            parts.append(f"Seen, for {telling}: {'; '.join(self.evidence[telling])}.")
-        return " ".join(parts)
+    def _repr_html_(self) -> str:
+        return "".join(_html(*answer) for answer in self._answers())
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(" ".join(str(self).split()))
+
+    def _answers(self) -> Iterator[tuple[str, str, Sequence[str]]]:
+        """Yield for each fate what is said about it, which operator tells most, and what was seen of that one."""
+        groups: dict[Fate, list[str]] = {}
+        for op, fate in self.fates.items():
+            groups.setdefault(fate, []).append(op)
+        for fate, ops in groups.items():
+            subject = " and ".join(ops) if len(groups) > 1 else self.name
+            said = f"On {device_in_words(self.device_type)}, {subject} {_BECAUSE[fate]}."
+            telling = max(ops, key=lambda op: len(self.evidence.get(op, ())))
+            yield f"{said} {self.note}".strip(), telling, self.evidence.get(telling, ())
+
+
+def _html(said: str, telling: str, seen: Sequence[str]) -> str:
+    if not seen:
+        return f"<p>{escape(said)}</p>"
+    each = "".join(f"<li>{escape(what)}</li>" for what in seen)
+    return f"<p>{escape(said)} Seen, for <code>{escape(telling)}</code>:</p><ul>{each}</ul>"
 
 
 @dataclass(frozen=True)
@@ -131,6 +150,7 @@ class Differences(_Shown):
             else []
         )
         notes += [
+            *variants(self.ops),
             "One that follows its inputs may be made of others that have a rule, as conv1d.padding is of conv1d."
         ]
         return Listing(title, sections, notes)

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import torch
 
+from amp_lab.autocast.kernels.dispatcher import overload
+
 # How people write where a function is from, and how aten's name for such a function begins.
 _PLACES: Final = {
     "torch.ops.aten.": "",
@@ -72,6 +74,14 @@ def overloads_named(name: str) -> list[str]:
     unusual = re.compile("out|name", re.IGNORECASE)  # writes into a tensor, or takes the names of dimensions
     return sorted(
         found, key=lambda each: (bool(unusual.search(each)), each not in (name, f"{name}.Tensor"), each)
+    )
+
+
+def writes(op: str) -> bool:
+    """Whether an overload ("addmm_", "mm.out") writes into a tensor that it is given."""
+    return any(
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in overload(op)._schema.arguments
     )
 
 

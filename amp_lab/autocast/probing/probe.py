@@ -24,6 +24,7 @@ from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.kernels.dispatcher import overload
 from amp_lab.autocast.probing.apart import apart
 from amp_lab.autocast.probing.arguments import Arguments, MissingValue, make_arguments
+from amp_lab.autocast.recording.refusals import refusal
 
 Cast = tuple[torch.dtype, torch.dtype]  # from, to
 Call = Callable[[], Arguments]
@@ -62,6 +63,7 @@ class Effect:
         casts: of the operator's arguments, before it did anything else.
         result: the result's dtype; None if the call was broken off, or failed.
         plain_result: the same, without autocast.
+        mismatch: the error, if autocast left dtypes as they were that the operator does not take together.
         refusal: the error, if autocast raised one before anything else happened.
         error: of the call with autocast, whatever it was.
     """
@@ -69,6 +71,7 @@ class Effect:
     casts: tuple[Cast, ...] = ()
     result: torch.dtype | None = None
     plain_result: torch.dtype | None = None
+    mismatch: str = ""
     refusal: str = ""
     error: str = ""
 
@@ -91,6 +94,7 @@ class _Seen:
     worked: bool  # whether it got as far as an operator that is not a cast of an argument
     result: torch.dtype | None
     error: str
+    mismatch: str
 
 
 def ask(names: Sequence[str], device_type: str) -> dict[str, Answer]:
@@ -115,7 +119,7 @@ def _ask_one(name: str, device: str) -> Answer:
     except MissingValue as missing:
         return Answer(None, trouble=str(missing))
     fate = fate_of(effects)
-    telling = {label: effect for label, effect in effects.items() if fate or effect.result}
+    telling = {label: effect for label, effect in effects.items() if fate or effect.result or effect.mismatch}
     evidence = tuple(_sentence(label, effect) for label, effect in telling.items())
     return Answer(fate, evidence, "" if fate else _trouble(effects))
 
@@ -170,7 +174,9 @@ def _effect(operator: Any, make: Call, device: str, stop: bool) -> Effect:
         seen = _watch(operator, make(), stop)
     casts = tuple((Counter(seen.casts) - Counter(plain.casts)).elements())
     refused = not (seen.worked or seen.casts) and seen.error != plain.error and _ASSERTION not in seen.error
-    return Effect(casts, seen.result, plain.result, seen.error if refused else "", seen.error)
+    return Effect(
+        casts, seen.result, plain.result, seen.mismatch, seen.error if refused else "", seen.error
+    )
 
 
 @contextmanager
@@ -189,13 +195,17 @@ class _Enough(Exception):
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the casts of some tensors, up to the first operator that is something else."""
+    """Notes the casts of some tensors, up to the first operator that is something else.
+
+    If it does not stop there, it raises the error that real tensors of those dtypes would: fake ones do not.
+    """
 
     def __init__(self, tensors: Sequence[torch.Tensor], stop: bool):
         super().__init__()  # type: ignore[no-untyped-call]
         self._tensors, self._stop = tensors, stop
         self.casts: list[Cast] = []
         self.worked = False
+        self.mismatch = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -206,6 +216,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.worked = True
                 if self._stop:
                     raise _Enough
+        error = None if self._stop else refusal(func, args, kwargs)
+        if error is not None:
+            self.mismatch = str(error)
+            raise error
         return func(*args, **kwargs)
 
     def _by_autocast(self, tensor: torch.Tensor, dtype: torch.dtype | None) -> bool:
@@ -223,7 +237,7 @@ def _watch(operator: Any, arguments: Arguments, stop: bool) -> _Seen:
         pass
     except Exception as raised:  # made-up arguments may be wrong in any way
         error = str(raised)
-    return _Seen(tuple(watch.casts), watch.worked, _dtype(result), error)
+    return _Seen(tuple(watch.casts), watch.worked, _dtype(result), error, watch.mismatch)
 
 
 def _dtype(result: Any) -> torch.dtype | None:
@@ -238,6 +252,8 @@ def _sentence(label: str, effect: Effect) -> str:
     if effect.casts:
         each = " and ".join(f"{_name(old)} cast to {_name(new)}" for old, new in dict.fromkeys(effect.casts))
         return f"{label}: {each}"
+    if effect.mismatch:
+        return f"{label}: nothing cast, which is an error, “{_short(effect.mismatch)}”"
     if effect.result is None:
         return f"{label}: nothing cast"
     without = f" (without autocast {_name(effect.plain_result)})" if effect.other_result else ""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amp_lab.autocast.fates import Fate
+from amp_lab.view.words import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Group
 
     from amp_lab.autocast.probing.policies import Policy
 
-_WIDTH: Final = 100  # of sentences
 _INDENT: Final = "    "
 
 MEANING: Final = {
@@ -46,9 +45,10 @@ class Listing(NamedTuple):
         """Lay it out for a terminal."""
         parts = [self.title]
         for title, note, ops in self.sections:
-            parts.append("\n".join([f"{title} · {len(ops)}", *_wrapped(note, "  "), *_wrapped(_listed(ops))]))
+            lines = [f"{title} · {len(ops)}", _indented(note, "  "), _indented(_listed(ops), _INDENT)]
+            parts.append("\n".join(filter(None, lines)))
         if self.notes:
-            parts.append("\n".join(textwrap.fill(note, _WIDTH) for note in self.notes))
+            parts.append("\n".join(map(paragraph, self.notes)))
         return "\n\n".join(parts)
 
     def html(self) -> str:
@@ -77,16 +77,8 @@ class Listing(NamedTuple):
         return Group(table, *map(Text, self.notes))
 
 
-def _wrapped(text: str, indent: str = _INDENT) -> list[str]:
-    # Names are long and hold dots and underscores: they are broken at spaces only.
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _indented(text: str, indent: str) -> str:
+    return paragraph(text, indent, indent)
 
 
 def _listed(ops: Iterable[str]) -> str:
@@ -94,7 +86,9 @@ def _listed(ops: Iterable[str]) -> str:
 
 
 def _html_row(section: Section) -> str:
-    note = f"<br><small>{escape(section.note)}</small>" if section.note else ""
+    note = (
+        f'<br><small style="font-weight: normal">{escape(section.note)}</small>' if section.note else ""
+    )
     style = "text-align: left; vertical-align: top"
     ops = ", ".join(f"<code>{escape(op)}</code>" for op in section.ops)
     return (
@@ -116,7 +110,13 @@ def policy_listing(policy: Policy) -> Listing:
         f"What autocast does to operators on {device_in_words(policy.device_type)}: "
         f"asked {policy.asked} of {policy.total} that have a rule"
     )
-    return Listing(title, sections, [*_unasked(policy), *_absent(policy)])
+    return Listing(title, sections, [*variants(policy), *_unasked(policy), *_absent(policy)])
+
+
+def variants(ops: Iterable[str]) -> Iterable[str]:
+    """Yield a sentence about dots, if there is one in a name."""
+    if dotted := next((op for op in ops if "." in op), ""):
+        yield f"What stands behind a dot, as in {dotted}, tells apart the variants of one operator."
 
 
 def _unasked(policy: Policy) -> Iterable[str]:

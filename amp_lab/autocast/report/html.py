@@ -14,31 +14,35 @@ from amp_lab.autocast.report.words import bytes_in_words, counted, dtype_in_word
 from amp_lab.view.dtype_colours import look
 
 if TYPE_CHECKING:
-    from amp_lab.autocast.hurts.remarks import Remark
     from amp_lab.autocast.report.xrayed import XRay
 
 _OPEN: Final = 40  # rows: a larger model is shown closed, its modules to be opened one by one
-# Other colours than those of dtypes are the page's own, so that it fits JupyterLab's light and dark theme.
+# Other colours than those of dtypes are the page's own, so that it fits JupyterLab's light and dark theme. What
+# JupyterLab's own rules for tables would overrule stands at the cells themselves.
 _STYLE: Final = """<style>
 .amp-lab-xray { line-height: 1.4; font-size: 13px; overflow-x: auto; }
-.amp-lab-xray > details { min-width: 900px; }
+.amp-lab-xray > details { min-width: 700px; }
 .amp-lab-xray p { margin: 4px 0; }
 .amp-lab-xray details { margin: 2px 0; }
 .amp-lab-xray details details { margin-left: 6px; padding-left: 10px; border-left: 2px solid rgba(128, 128, 128, 0.4); }
 .amp-lab-xray summary { cursor: pointer; padding: 2px 0; }
 .amp-lab-xray summary small { opacity: 0.8; margin-left: 6px; }
-.amp-lab-xray table { border-collapse: collapse; table-layout: fixed; width: 100%; margin: 0; }
-.amp-lab-xray table :is(th, td) { text-align: left; vertical-align: top; padding: 2px 8px 2px 0; font-size: 12px;
+.amp-lab-xray table { border-collapse: collapse; margin: 0; }
+.amp-lab-xray table :is(th, td) { vertical-align: top; padding: 2px 8px 2px 0; font-size: 12px;
   font-weight: normal; white-space: normal; overflow-wrap: anywhere; max-width: none; }
 .amp-lab-xray thead th { opacity: 0.75; }
 .amp-lab-xray i { font-style: normal; padding: 0 5px; margin-right: 3px; border-radius: 3px; white-space: nowrap; }
-.amp-lab-xray .say { border-left: 4px solid #E69F00; padding-left: 8px; margin: 6px 0; }
 .amp-lab-xray .error { border-left: 4px solid #D55E00; padding-left: 8px; margin: 6px 0; white-space: pre-wrap; }
 </style>"""
 # One for each of HEADS. That of the names takes what is left: so the others stand below each other in every module.
-_WIDTHS: Final = ("34px", "auto", "90px", "160px", "64px", "140px", "118px", "96px")
+_WIDTHS: Final = ("34px", "auto", "78px", "150px", "58px", "124px", "112px", "84px")
 _COLUMNS: Final = "".join(f'<col style="width: {width}">' for width in _WIDTHS)
-_HEADS: Final = "".join(f'<th scope="col">{escape(head)}</th>' for head in lines.HEADS)
+_ALIGNED: Final = tuple(f"text-align: {'right' if head == '#' else 'left'}" for head in lines.HEADS)
+_HEADS: Final = "".join(
+    f'<th scope="col" style="{style}">{escape(head)}</th>'
+    for head, style in zip(lines.HEADS, _ALIGNED, strict=True)
+)
+_TABLE: Final = f'<table style="table-layout: fixed; width: 100%"><colgroup>{_COLUMNS}</colgroup>'
 
 
 def as_html(xray: XRay) -> str:
@@ -48,7 +52,7 @@ def as_html(xray: XRay) -> str:
         parts.append(f"<p>{escape(lines.NOTHING)}</p>")
     parts += [_phase(xray, phase) for phase in PHASES if of_phase(xray.ops, phase)]
     parts += [f"<p>{escape(note)}</p>" for note in (*_hidden(xray), *xray.notes)]
-    parts += map(_remark, xray.warnings)
+    parts += [remark._repr_html_() for remark in lines.warnings(xray)]
     if xray.error is not None:
         parts.append(f'<div class="error">{_error(xray)}</div>')
     return f'{_STYLE}<div class="amp-lab-xray">{"".join(parts)}</div>'
@@ -63,11 +67,7 @@ def _error(xray: XRay) -> str:
 def _hidden(xray: XRay) -> Iterable[str]:
     views = sum(op.view for op in xray.ops)
     if views:
-        yield f"{counted(views, 'view')} not listed, which copy nothing: print(x.table(views=True)) lists them."
-
-
-def _remark(remark: Remark) -> str:
-    return f'<div class="say">{escape(remark.sentence)}<br>→ {escape(remark.advice)}</div>'
+        yield f"{counted(views, 'view')} not listed, which copy nothing; .table(views=True) of this x-ray lists them."
 
 
 def _phase(xray: XRay, phase: Phase) -> str:
@@ -113,29 +113,33 @@ def _inner(item: Item, parent: str, opened: bool) -> str:
 
 
 def _heads() -> str:
-    return f"<table><colgroup>{_COLUMNS}</colgroup><thead><tr>{_HEADS}</tr></thead></table>"
+    return f"{_TABLE}<thead><tr>{_HEADS}</tr></thead></table>"
 
 
 def _table(ops: list[tuple[str, Op]]) -> str:
     if not ops:
         return ""
     body = "".join(_row(label, op) for label, op in ops)
-    return f"<table><colgroup>{_COLUMNS}</colgroup><tbody>{body}</tbody></table>"
+    return f"{_TABLE}<tbody>{body}</tbody></table>"
 
 
 def _row(label: str, op: Op) -> str:
     number, name, took, casts, ran, gave, why, line = lines.cells(lines.Row(0, label, op))
-    cells = [
-        f"<td>{number}</td>",
-        f'<th scope="row" title="{escape(_kernels(op))}">{escape(name)}</th>',
-        f'<td title="{escape(_shapes(op))}">{escape(took)}</td>',
-        f"<td>{escape(casts)}</td>",
-        f"<td>{_chip(ran) if op.dtype else ran}</td>",
-        f"<td>{escape(gave)}</td>",
-        f'<td title="{escape(op.reason)}">{escape(why)}</td>',
-        f'<td title="{escape(_source(op))}">{escape(line)}</td>',
-    ]
-    return f"<tr>{''.join(cells)}</tr>"
+    shown = (number, _breakable(name), escape(took), escape(casts), _chip(ran) if op.dtype else ran, escape(gave),
+             escape(why), _breakable(line))  # fmt: skip
+    hovered = ("", _kernels(op), _shapes(op), "", "", "", op.reason, _source(op))
+    return f"<tr>{''.join(map(_cell, lines.HEADS, shown, hovered, _ALIGNED))}</tr>"
+
+
+def _cell(head: str, shown: str, hovered: str, style: str) -> str:
+    title = f' title="{escape(hovered)}"' if hovered else ""
+    tag, scope = ("th", ' scope="row"') if head == "operator" else ("td", "")
+    return f'<{tag}{scope} style="{style}"{title}>{shown}</{tag}>'
+
+
+def _breakable(name: str) -> str:
+    """Let a long name end its line behind an underscore or a dot, rather than anywhere."""
+    return escape(name).replace("_", "_<wbr>").replace(".", ".<wbr>")
 
 
 def _kernels(op: Op) -> str:

@@ -25,12 +25,15 @@ from amp_lab.autocast.report.words import (
     counted,
     dtype_in_words,
     dtypes_of,
+    given_in_words,
+    op_in_words,
     outputs_in_words,
-    place_in_words,
+    place_in_table,
 )
 from amp_lab.view.words import name_in_words
 
 if TYPE_CHECKING:
+    from amp_lab.autocast.hurts.remarks import Remark
     from amp_lab.autocast.report.xrayed import XRay
 
 HEADS: Final = ("#", "operator", "took", "casts", "ran in", "gave", "why", "line")
@@ -181,7 +184,7 @@ def cells(row: Row) -> tuple[str, ...]:
         dtype_in_words(op.dtype),
         "raised" if op.error else outputs_in_words(op.outputs),
         why(op),
-        place_in_words(op.source),
+        place_in_table(op.source),
     )
 
 
@@ -195,10 +198,11 @@ def why(op: Op) -> str:
 
 
 def title(xray: XRay) -> str:
-    """Say what was x-rayed, and how."""
+    """Say what was x-rayed, and how; and why so, where there is something to say."""
     region = f'torch.autocast("{xray.device_type}", {xray.dtype})'
     how = "dtypes and shapes only, no numbers" if xray.mode == "fake" else "with real numbers"
-    return f"{name_in_words(xray.model)} under {region}, {xray.mode} mode: {how} ({xray.mode_reason})"
+    why_so = f" ({xray.mode_reason})" if xray.mode_reason else ""
+    return f"{name_in_words(xray.model)} under {region}, {xray.mode} mode: {how}{why_so}"
 
 
 def phase_in_words(xray: XRay, phase: Phase) -> str:
@@ -241,12 +245,26 @@ def notes(xray: XRay, selection: Selection, listed: int, available: int) -> Iter
         yield f"Not listed: the {' and the '.join(others)} operators; {said} {'does' if len(others) == 1 else 'do'}."
 
 
+def warnings(xray: XRay) -> Iterator[Remark]:
+    """Yield the warnings but for that of the operator that raised: the error at the end says the same."""
+    failed = _failed(xray)
+    for remark in xray.warnings:
+        if failed is None or remark.id not in ("raises", "refused") or remark.ops != (failed.number,):
+            yield remark
+
+
+def _failed(xray: XRay) -> Op | None:
+    """Return the operator with which the model failed, if it was one."""
+    failed = [op for op in xray.ops if op.error] if xray.error is not None else []
+    return failed[-1] if failed else None
+
+
 def error_lines(xray: XRay) -> Iterator[str]:
     """Yield what the model raised, where, and what to do about it."""
     if xray.error is None:
         return
-    failed = [op for op in xray.ops if op.error]
-    where = f" in {failed[-1].phase}, at #{failed[-1].number} {failed[-1].name}" if failed else ""
+    failed = _failed(xray)
+    where = f" at {op_in_words(failed)}, which {given_in_words(failed)}" if failed else ""
     yield f"The model failed{where}; nothing after that ran."
     yield str(xray.explanation) if xray.explanation else xray.error
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from amp_lab.autocast.report import rows as lines
 from amp_lab.autocast.report.summary import PHASES, of_phase
-from amp_lab.view.words import columns
+from amp_lab.view.words import columns, paragraph
 
 if TYPE_CHECKING:
     from amp_lab.autocast.records import Phase
     from amp_lab.autocast.report.xrayed import XRay
-
-_WIDTH: Final = 110  # of sentences
 
 
 def as_text(xray: XRay, selection: lines.Selection) -> str:
@@ -31,10 +28,11 @@ def _parts(xray: XRay, selection: lines.Selection) -> Iterator[list[str]]:
         yield ["", *table_lines(xray, selection)]
     for note in xray.notes:
         yield _wrapped(note)
-    for remark in xray.warnings:
-        yield ["", *_wrapped(f"! {remark.sentence}", "  "), *_wrapped(f"  → {remark.advice}", "    ")]
+    for remark in lines.warnings(xray):
+        yield ["", str(remark)]
     if xray.error is not None:
-        yield ["", *lines.error_lines(xray)]
+        said, explained = lines.error_lines(xray)
+        yield ["", *_wrapped(said), explained]
 
 
 def _counted(xray: XRay, phase: Phase) -> list[str]:
@@ -42,7 +40,7 @@ def _counted(xray: XRay, phase: Phase) -> list[str]:
 
 
 def _wrapped(sentence: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(sentence, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return paragraph(sentence, then=indent).split("\n")
 
 
 def table_lines(xray: XRay, selection: lines.Selection) -> list[str]:

@@ -27,7 +27,7 @@ def as_rich(xray: XRay, selection: lines.Selection) -> Group:
         parts += [Text(lines.phase_in_words(xray, each)) for each in PHASES if of_phase(xray.ops, each)]
         parts += _table(xray, selection)
     parts += map(Text, xray.notes)
-    parts += [Text(f"! {each.sentence}\n  → {each.advice}", style="yellow") for each in xray.warnings]
+    parts += lines.warnings(xray)
     parts += [Text(each, style="red") for each in lines.error_lines(xray)]
     return Group(*parts)
 

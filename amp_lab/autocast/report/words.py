@@ -83,11 +83,25 @@ def place_in_words(source: Source | None) -> str:
     return f"{source.file.replace(chr(92), '/').rpartition('/')[2]}:{source.line}" if source else ""
 
 
+def place_in_table(source: Source | None) -> str:
+    """Write a line of the user's code, shorter: of a notebook's cell only its number, "[5]:12"."""
+    return place_in_words(source).removeprefix("Cell In")
+
+
 def op_in_words(op: Op) -> str:
     """Name an operator in a sentence: "linear (#4 in layers.0.linear1, model.py:12)"."""
     place = place_in_words(op.source)
     where = f" in {op.module}" if op.module else ""
     return f"{op.name} (#{op.number}{where}{', ' + place if place else ''})"
+
+
+def given_in_words(op: Op) -> str:
+    """Say what an operator was given, and where: "was given FP16, FP32, where autocast is off"."""
+    if op.phase != "forward":
+        where = f" in the {op.phase} pass"
+    else:
+        where = ", where autocast is off" if op.region is None else ""
+    return f"was given {dtypes_of(op.inputs)}{where}"
 
 
 def counted(number: int, what: str) -> str:

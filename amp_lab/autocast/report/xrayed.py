@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from amp_lab.autocast.hurts import finding as hurts
-from amp_lab.autocast.hurts.remarks import Remark
+from amp_lab.autocast.hurts.remarks import Remarks
 from amp_lab.autocast.records import Op, Phase, Value
 from amp_lab.autocast.report import as_json as xray_json
 from amp_lab.autocast.report import html as xray_html
@@ -31,9 +31,10 @@ class XRay:
     """What `xray` saw. Print it, leave it as the last line of a cell, `plot` it, or look into `ops`.
 
     `model` is the name of the model's class, `dtype` the one autocast was given. `mode` is "fake" where shapes and
-    dtypes were followed without numbers, "value" where the model computed, and `mode_reason` says why. `trainable`
-    and `frozen` are the model's parameters, `module_types` the class of every module by its path. `error` is what
-    the model raised, if it did; `ops` then end there. `notes` are sentences about the run.
+    dtypes were followed without numbers, "value" where the model computed, and `mode_reason` says why: nothing,
+    where the first was enough. `trainable` and `frozen` are the model's parameters, `module_types` the class of every
+    module by its path. `error` is what the model raised, if it did; `ops` then end there. `notes` are sentences about
+    the run.
     """
 
     model: str
@@ -51,7 +52,7 @@ class XRay:
     notes: tuple[str, ...] = ()
 
     @cached_property
-    def warnings(self) -> tuple[Remark, ...]:
+    def warnings(self) -> Remarks:
         """What hurts this model under autocast; see `amp_lab.autocast.hurts.finding`."""
         return hurts.remarks(self)
 

@@ -20,8 +20,8 @@ QUIZ = (
                 "`mean` follows its input; but the softmax has made that FP32.",
             ),
             Option(
-                "None: what averages or adds up is done in FP32.",
-                'Not all of it has a rule. Ask for each: `why("mean")`.',
+                "None: sums need FP32.",
+                "Not all that adds up has a rule. Ask for each one: `why` tells.",
             ),
         ),
     ),
@@ -44,7 +44,7 @@ QUIZ = (
                 "That changes the dtype of tensors made from now on. The head's weights exist already.",
             ),
             Option(
-                "`backbone.float()`",
+                "`backbone.float()` in front of the region.",
                 "Its weights are FP32 as they are. It is the output that autocast computes in FP16.",
             ),
         ),
@@ -94,7 +94,7 @@ QUIZ = (
                 "The region still ends in every iteration, after the backward pass, and the cache with it.",
             ),
             Option(
-                "In the loss, which becomes FP16.",
+                "In the loss: it is computed in FP16, and rounded.",
                 "The loss is computed before the backward pass, as it was.",
             ),
         ),
@@ -109,13 +109,13 @@ QUIZ = (
                 " kept.",
             ),
             Option(
-                "Never: what is frozen stays FP32.",
+                "Never: what is frozen stays FP32, as it was stored.",
                 "The rule looks at the operator. Its inputs are cast, frozen or not.",
             ),
             Option(
                 "8 times: the cache holds only leaves that require a gradient.",
-                "Stored in 16 bits, which is no loss for what is never updated, they would not be cast "
-                "at all.",
+                "The weights of its products could be stored in 16 bits: they are never updated, so no step "
+                "is lost, and nothing is cast.",
                 right=True,
             ),
             Option(
