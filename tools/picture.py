@@ -38,7 +38,7 @@ PLAN: dict[str, tuple[Planned, ...]] = {
         Planned("05", "Dynamic loss scaling", "Who picks the scale?"),
     ),
     "Let PyTorch do it": (
-        Planned("06", "Autocast", "Which op runs in which dtype?"),
+        Planned("06", "Autocast", "Which op, in which dtype?"),
         Planned("07", "GradScaler in practice", "What is wrong with this loop?"),
         Planned("08", "What AMP buys", "Is it faster? By how much?"),
     ),

@@ -180,6 +180,8 @@ def _explained(message: str, passed: Sequence[Source]) -> Explanation:
     filled = find(message, _KNOWN)
     if filled is None:
         return Explanation(UNKNOWN, message, _NOT_KNOWN, _TRY_WITHOUT, where, called)
+    if filled.known.in_linear and _maybe_in_linear(passed):
+        filled = filled._replace(happened=f"{filled.happened} {filled.known.in_linear}")
     explanation = Explanation(
         filled.known.id, message, filled.happened, filled.advice, where, called, filled.dtypes
     )
@@ -191,6 +193,12 @@ _TRY_WITHOUT: Final = (
     "Run the step again without mixed precision: autocast(..., enabled=False) and GradScaler(..., enabled=False). If "
     "it fails there, too, the cause is another one, and the message below says what PyTorch knows."
 )
+
+
+def _maybe_in_linear(passed: Sequence[Source]) -> bool:
+    """Whether a product may be that of a Linear layer: unless it is known where it is, and that is none."""
+    in_layer = any(frame.file.replace("\\", "/").endswith("torch/nn/modules/linear.py") for frame in passed)
+    return in_layer or not passed or "linear(" in passed[-1].text
 
 
 def _in_custom_backward(filled: Filled, passed: Sequence[Source]) -> bool:

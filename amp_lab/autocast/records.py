@@ -61,6 +61,7 @@ class Op:
     nothing is floating-point. `forward` is, in a backward pass, the number of the operator whose gradient this
     computes, whose name, module and source line it also has. `error` is what it raised, if it did. `within` is the
     name of the custom `torch.autograd.Function` it ran in. `view` is True where no number was computed or copied.
+    `scalars` are the plain numbers that it was called with, by the names of its arguments: (("other", 1e-05),).
     """
 
     number: int
@@ -82,3 +83,4 @@ class Op:
     error: str | None = None
     within: str | None = None
     view: bool = False
+    scalars: tuple[tuple[str, float], ...] = ()

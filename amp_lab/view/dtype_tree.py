@@ -15,18 +15,20 @@ from matplotlib.patches import FancyBboxPatch
 
 from amp_lab.view.dtype_colours import look
 from amp_lab.view.dtype_rows import Arrow, Group, Item, Placed, Row, in_order, place, rows
-from amp_lab.view.lettering import ink, wrapped
-from amp_lab.view.text_width import fitting, width
+from amp_lab.view.lettering import ink
+from amp_lab.view.text_width import fitting, in_lines, width
 
 # Inches: the figure is laid out by hand, so that no text can meet another.
 _ROW: Final = 0.25
 _INDENT: Final = 0.14
-_LANE: Final = 0.98
+_LANE: Final = (0.98, 1.5)  # how wide the column of a dtype is, at least, and at most where there is room
 _MARK: Final = (0.62, 0.17)
 _GAP: Final = 0.35  # between the lanes of two phases
 _TREE: Final = (1.9, 3.6)  # how wide the column of names is, at least and at most
+_ACROSS: Final = (4.8, 6.6)  # how wide a figure is, at least, and at most where only its title wants more
 _EDGE: Final = "#888888"
 _SIZE: Final = 8.5  # points
+_TITLE: Final = 11.0
 
 
 def dtype_tree(items: Sequence[Item], phases: Sequence[str], title: str, note: str = "") -> Figure:
@@ -47,33 +49,40 @@ def dtype_tree(items: Sequence[Item], phases: Sequence[str], title: str, note: s
     for row in every:
         if len(row.cells) != len(phases):
             raise ValueError(f"{row.label!r} has {len(row.cells)} cells, for {len(phases)} phases")
-    return _Drawing(items, every, phases).figure(title, note)
+    return _Drawing(items, every, phases, title).figure(note)
 
 
 class _Drawing:
-    def __init__(self, items: Sequence[Item], every: list[Row], phases: Sequence[str]):
+    def __init__(self, items: Sequence[Item], every: list[Row], phases: Sequence[str], title: str):
         self.placed = list(place(items, 0, 0))
         self.height = max(each.bottom for each in self.placed)
-        self.phases = phases
+        self.phases, self.title = phases, title
         self.columns = [in_order(row.cells[number] for row in every) for number in range(len(phases))]
         widest = max(each.depth * _INDENT + width(each.item.label, _SIZE) for each in self.placed)
         self.tree = min(max(widest + 0.2, _TREE[0]), _TREE[1])
-        self.width = self.tree + sum(map(len, self.columns)) * _LANE + (len(phases) - 1) * _GAP
         # Brackets of repeats stand to the right of everything.
-        self.right = (
-            0.55 if any(isinstance(each.item, Group) and each.item.times > 1 for each in self.placed) else 0.1
-        )
+        repeats = any(isinstance(each.item, Group) and each.item.times > 1 for each in self.placed)
+        self.right = 0.55 if repeats else 0.1
+        self.lane_width, lanes = _LANE[0], sum(map(len, self.columns))
+        around = (len(phases) - 1) * _GAP + self.right
+        least = self.tree + lanes * self.lane_width + around
+        titled = min(max((width(line, _TITLE) for line in title.splitlines()), default=0.0), _ACROSS[1])
+        self.across = max(least, titled, _ACROSS[0])
+        if lanes:  # they share what the title takes more
+            self.lane_width = min(_LANE[1], self.lane_width + (self.across - least) / lanes)
+        self.tree = self.across - around - lanes * self.lane_width
+        self.width = self.across - self.right
 
     def lane(self, phase: int, dtype: str) -> float:
         """Return where the middle of a column is."""
-        before = sum(map(len, self.columns[:phase])) * _LANE + phase * _GAP
-        return self.tree + before + (self.columns[phase].index(dtype) + 0.5) * _LANE
+        before = sum(map(len, self.columns[:phase])) * self.lane_width + phase * _GAP
+        return self.tree + before + (self.columns[phase].index(dtype) + 0.5) * self.lane_width
 
-    def figure(self, title: str, note: str) -> Figure:
-        across = max(self.width + self.right, 5.8)  # a title takes that
+    def figure(self, note: str) -> Figure:
+        across = self.across
         head = 0.42 + 0.2 * (len(self.phases) > 1)
-        title = wrapped(title, int(across * 11))
-        note = wrapped(note, int(across * 15.5), lines=4)
+        title = in_lines(self.title, across, _TITLE)
+        note = in_lines(note, across, _SIZE - 0.5, lines=5)
         top = head + 0.22 * (title.count("\n") + 1)
         bottom = 0.12 + 0.17 * (note.count("\n") + 1 if note else 0)
         height = self.height * _ROW + top + bottom
@@ -81,7 +90,7 @@ class _Drawing:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set(xlim=(-0.15, across + 0.15), ylim=(self.height * _ROW + bottom, -top))
         axes.axis("off")
-        axes.text(0, -top + 0.08, title, fontsize=11, va="top")
+        axes.text(0, -top + 0.08, title, fontsize=_TITLE, va="top")
         axes.text(0, self.height * _ROW + 0.1, note, fontsize=_SIZE - 0.5, va="top")
         self._heads(axes)
         for each in self.placed:

@@ -1,9 +1,11 @@
-"""How wide a text is in a figure, and texts cut to their place."""
+"""How wide a text is in a figure, and texts cut or broken into lines for their place."""
 
 from __future__ import annotations
 
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
+
+from amp_lab.view.lettering import wrapped
 
 _MEASURE = TextToPath()
 
@@ -21,3 +23,14 @@ def fitting(text: str, room: float, size: float, bold: bool = False) -> str:
     while text and width("…" + text, size, bold) > room:
         text = text[1:]
     return "…" + text
+
+
+def in_lines(text: str, room: float, size: float, lines: int = 2) -> str:
+    """Return a text as `wrapped` does, in lines that are as long as `room`, in inches, allows."""
+    room *= 0.93  # on a screen, letters are moved to whole pixels, and a line of small ones grows
+    most = int(room * 72 / (0.3 * size))  # of letters: few are narrower than that
+    for letters in range(max(2, min(most, len(text))), 1, -1):
+        found = wrapped(text, letters, lines)
+        if all(width(line.replace(r"\$", "$"), size) <= room for line in found.splitlines()):
+            return found
+    return wrapped(text, 2, lines)

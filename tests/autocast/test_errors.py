@@ -16,6 +16,10 @@ from amp_lab.autocast.errors import Explanation, explain
 from amp_lab.autocast.messages import mismatches as known_mismatches
 from amp_lab.autocast.messages import misuses as known_misuses
 from amp_lab.autocast.messages.known import find
+from amp_lab.autocast.messages.users_code import is_users
+from amp_lab.autocast.recording.places import _kind
+from amp_lab.course import catalog
+from amp_lab.course.lessons.l06 import given
 from amp_lab.scaling import CallOrderError, DynamicLossScaler
 from tests.autocast import faults
 from tests.autocast.faults import ALL, MISMATCHES, PAIRS, Mismatch
@@ -155,12 +159,47 @@ def test_an_installed_package_is_named_with_the_line_that_called_it(tmp_path: An
     assert "Called from: " in str(explanation)
 
 
+def test_x_rays_and_explanations_agree_on_whose_a_file_is() -> None:
+    stdlib = inspect.getfile(inspect)
+    files = {
+        torch.nn.functional.__file__: False,
+        inspect.getfile(explain): False,
+        given.__file__: True,  # a lesson's model, whose lines its reader sees
+        catalog.__file__: False,
+        stdlib: False,
+        "<frozen importlib._bootstrap>": False,
+        pytest.__file__: True,  # installed
+        "/home/me/model.py": True,
+        __file__: True,
+    }
+    for file, theirs in files.items():
+        assert is_users(file) is theirs, file
+        assert (_kind(compile("0", file, "eval")) == "user") is theirs, file
+
+
 def test_code_without_a_file() -> None:
     code = compile("import torch\ntorch.ones(2, 2).half() @ torch.ones(2, 2)", "<typed>", "exec")
     where = explain(raised_by(lambda: exec(code, {}))).where
     assert where is not None
     assert (where.file, where.line) == ("<typed>", 2)
     assert "<typed>, line 2" in str(explain(raised_by(lambda: exec(code, {}))))
+
+
+def test_mat1_and_mat2_are_explained_where_there_may_be_a_linear_layer() -> None:
+    a, b = torch.ones(3, 3).half(), torch.ones(3, 3)
+    explained = "In a Linear layer, mat1 is the input and mat2 the weight."
+    for product, in_linear in (
+        (lambda: a @ b, False),
+        (lambda: torch.mm(a, b), False),
+        (lambda: torch.nn.Linear(3, 3, bias=False)(a), True),
+        (lambda: torch.nn.functional.linear(a, b), True),
+    ):
+        explanation = explain(raised_by(product))
+        assert explanation.id == "matmul-dtypes"
+        assert (explained in explanation.happened) == in_linear
+    assert explained in explain("mat1 and mat2 must have the same dtype, but got Half and Float").happened
+    added = explain("self and mat2 must have the same dtype, but got Half and Float").happened
+    assert added.endswith("In a Linear layer, self is the bias and mat2 the weight.")
 
 
 def test_a_notebooks_cell_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

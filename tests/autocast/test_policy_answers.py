@@ -2,6 +2,7 @@
 
 import io
 import re
+from html import unescape
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ from rich.console import Console
 from torch.nn import functional as F
 
 from amp_lab.autocast.fates import Fate
+from amp_lab.autocast.kernels.dispatcher import autocast_key, operators_with_kernel
 from amp_lab.autocast.policy import OpPolicy, Policy, compare, differences, policy, why
 from amp_lab.autocast.probing.answers import Why, differences_between
-from amp_lab.autocast.probing.op_names import op_named
+from amp_lab.autocast.probing.op_names import op_named, writes
 from amp_lab.autocast.probing.probe import ask
 from amp_lab.autocast.probing.tables import MEANING
+from amp_lab.autocast.report.words import dtype_in_words
 
 # The operators that many tutorials print as those that run in FP16.
 CLASSIC = (
@@ -194,13 +197,17 @@ def test_it_is_a_mapping():
 # --- why
 
 
+def flat(shown):
+    return " ".join(str(shown).split())
+
+
 def test_why_says_the_fate_and_what_was_seen():
     answer = why("softmax", "cuda")
     assert answer.fate is Fate.FP32_UNLESS
     assert str(answer) == repr(answer)
     assert str(answer).startswith("On CUDA, softmax makes FP32 of 16-bit arguments")
-    assert "Seen, for softmax.int: FP16 in: nothing cast, FP32 out (without autocast FP16)" in str(answer)
-    assert "FP16 in and dtype=torch.float16 passed: nothing cast, FP16 out" in str(answer)
+    assert "Seen, for softmax.int: FP16 in: nothing cast, FP32 out (without autocast FP16)" in flat(answer)
+    assert "FP16 in and dtype=torch.float16 passed: nothing cast, FP16 out" in flat(answer)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +234,7 @@ def test_why_says_the_fate_and_what_was_seen():
 def test_why(op, device, fate, said):
     answer = why(op, device)
     assert answer.fate is fate
-    assert re.search(said, str(answer)), str(answer)
+    assert re.search(said, flat(answer)), str(answer)
 
 
 def test_why_where_overloads_meet_different_fates():
@@ -270,6 +277,98 @@ def test_why_does_not_ask_while_other_kernels_stand_in_the_place_of_pytorchs():
         answer = why("relu", "cpu")
     assert answer.fate is Fate.FOLLOWS
     assert "Seen" not in str(answer)
+
+
+WRITING = [
+    "add_",
+    "addmm_",
+    "mm.out",
+    "exp_",
+    "sum.out",
+    "index_put_",
+    "scatter_add_",
+    "copy_",
+    "softmax.int_out",
+]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("op", WRITING)
+def test_what_writes_in_place_or_into_out_is_said_to_have_no_rule(op, device):
+    answer = why(op, device)
+    assert answer.fate is Fate.FOLLOWS
+    assert "No operator that writes in place or into out= has one, even where its namesake does" in flat(
+        answer
+    )
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu", "xpu", "mps"])
+def test_no_operator_that_writes_has_a_rule(device):
+    kernels = operators_with_kernel(autocast_key(device))
+    assert len(kernels) > 50
+    assert not [op for op in kernels if op.startswith("aten::") and writes(op.removeprefix("aten::"))]
+    assert writes("addmm_")
+    assert writes("mm.out")
+    assert not writes("mm")
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        ("addmm", "In place (addmm_) and with out=, it has no rule."),
+        ("mm", "With out=, it has no rule."),
+        ("softmax", "With out=, it has no rule."),
+        ("layer_norm", ""),
+    ],
+)
+def test_an_operator_with_a_rule_is_told_from_its_writing_forms(op, said):
+    assert why(op).note == said
+    assert said in str(why(op))
+
+
+# Two dtypes that real tensors refuse: what is called with FP16 and FP32, in the order of the arguments.
+MIXED = {
+    "addmm_": lambda a, b: a.addmm_(b, a),
+    "mm.out": lambda a, b: torch.mm(a, b, out=torch.empty_like(a)),
+    "sum.out": lambda a, b: torch.sum(a, out=torch.empty_like(b[0, 0])),
+    "index_put_": lambda a, b: a.index_put_((torch.arange(3),), b),
+    "scatter_add_": lambda a, b: a.scatter_add_(0, torch.zeros(3, 3, dtype=torch.int64), b),
+    "index_add_": lambda a, b: a.index_add_(0, torch.arange(3), b),
+    "lerp": lambda a, b: torch.lerp(a, b, a),
+    "add_": lambda a, b: a.add_(b),
+    "copy_": lambda a, b: a.copy_(b),
+    "add": lambda a, b: a + b,
+    "cat": lambda a, b: torch.cat([a, b]),
+    "kron": lambda a, b: torch.kron(a, b),
+}
+
+
+@pytest.mark.parametrize("op", MIXED)
+def test_what_is_seen_of_mixed_dtypes_is_what_real_tensors_do(op):
+    """Fake tensors, which are asked, do not look whether dtypes fit."""
+    low, wide = torch.rand(3, 3).half(), torch.rand(3, 3)
+    try:
+        does = f"FP16 and FP32 in: nothing cast, {dtype_in_words(MIXED[op](low, wide).dtype)} out"
+    except RuntimeError:
+        does = "FP16 and FP32 in: nothing cast, which is an error, “"
+    assert does in flat(why(op))
+
+
+def test_a_why_is_wrapped_and_has_a_form_in_html():
+    answer = why("addmm_")
+    lines = str(answer).splitlines()
+    assert all(len(line) <= 92 for line in lines)
+    assert all(line.startswith("  ") for line in lines[1:])
+    html = answer._repr_html_()
+    assert html.count("<li>") == html.count("</li>") == 3
+    text = " ".join(unescape(re.sub("<[^>]+>", " ", html)).split())
+    for what in answer.evidence["addmm_"]:
+        assert what in text
+    assert answer.note in text
+    assert "<li>" not in why("where")._repr_html_()
+    printed = io.StringIO()
+    Console(file=printed, width=500).print(answer)
+    assert printed.getvalue().strip() == flat(answer)
 
 
 # --- differences
@@ -328,7 +427,7 @@ def test_its_note_is_true():
 
     assert policy("cuda").fate("conv1d.padding") is Fate.FOLLOWS
     assert apart(work) is torch.float16
-    assert "conv1d.padding is of conv1d" in str(differences())
+    assert "conv1d.padding is of conv1d" in flat(differences())
 
 
 # --- a tutorial's list
@@ -398,7 +497,7 @@ def test_text_html_and_rich_say_the_same(shown):
         assert f"<code>{op}</code>" in html
         assert op in rich.getvalue()
     assert html.count("<tr>") == html.count("</tr>") > 1
-    assert all(len(line) <= 100 for line in text.splitlines())
+    assert all(len(line) <= 92 for line in text.splitlines())
 
 
 def test_a_policy_shows_each_fate_with_its_count_and_its_meaning():
@@ -407,6 +506,17 @@ def test_a_policy_shows_each_fate_with_its_count_and_its_meaning():
         assert f"{fate.value} · {len(ops)}\n  {MEANING[fate]}" in text
     assert "Every other operator follows its inputs" in text
     assert "A rule that this build of PyTorch does not hold, since it lacks a library, is not listed" in text
+
+
+def test_a_fates_meaning_is_small_and_not_bold():
+    html = policy("cuda")._repr_html_()
+    assert html.count('<small style="font-weight: normal">') == html.count("<small") == 5
+
+
+def test_dots_in_names_are_explained_where_there_are_some():
+    for shown in (policy("cuda"), policy("cpu"), RULES, differences()):
+        assert "tells apart the variants of one operator" in flat(shown)
+    assert "variants" not in str(Policy("cuda", {"mm": OpPolicy("mm", "mm", Fate.LOWER, ())}, {}))
 
 
 def test_a_policy_names_what_could_not_be_asked():

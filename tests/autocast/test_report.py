@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
@@ -39,19 +40,25 @@ def lines(text):
     return [re.split(r"  +", line.strip()) for line in text.splitlines()]
 
 
+def title(x):
+    """Return what stands above the counts, on one line."""
+    return " ".join(repr(x).partition("\nforward:")[0].split())
+
+
 # --- text
 
 
 def test_the_title_says_what_and_how(image):
-    first = repr(image).splitlines()[0]
+    first = title(image)
     assert first.startswith('Encoder under torch.autocast("cuda", torch.float16), fake mode')
-    assert "no numbers (asked for)" in first
+    assert first.endswith("no numbers (asked for)")
+    assert title(replace(image, mode_reason="")).endswith("no numbers")
     value = replace(image, mode="value", mode_reason="aten.nonzero depends on values")
     assert "value mode: with real numbers (aten.nonzero depends on values)" in " ".join(repr(value).split())
 
 
 def test_counts_of_each_phase(image):
-    forward, backward = repr(image).splitlines()[1:3]
+    forward, backward = [line for line in repr(image).splitlines() if "operators: " in line]
     assert forward == f"forward: 123 operators: 73 FP16, 50 FP32; 124 casts copied 1.30{NBSP}MB"
     assert backward == "backward: 123 operators: 73 FP16, 50 FP32"
     ops = [op for op in image.ops if op.phase == "forward" and not op.view]
@@ -154,18 +161,62 @@ def test_nothing_ran():
 def test_the_error_comes_last_with_its_explanation(failing):
     text = repr(failing)
     assert lines(failing.table())[2][-3:] == ["raised", "autocast is off", "model.py:1"]
-    said = "The model failed in forward, at #1 linear; nothing after that ran."
-    assert text.index("! linear") < text.index(said)
-    assert text.endswith(f"{said}\n{failing.explanation}")
+    said = (
+        "The model failed at linear (#1 in head, model.py:1), which was given FP16, FP32, where autocast is off; "
+        "nothing after that ran."
+    )
+    assert " ".join(text.split()).endswith(f"{said} {' '.join(str(failing.explanation).split())}")
+    assert text.endswith(f"\n{failing.explanation}")
     assert failing.explanation._repr_html_() in failing._repr_html_()
+    assert said in failing._repr_html_()
+    assert said in flat(printed(failing))
 
 
-def test_warnings_are_told_everywhere(failing):
+def test_what_failed_is_told_once(failing):
     (remark,) = failing.warnings
-    flat = " ".join(repr(failing).split())
-    assert " ".join(remark.sentence.split()) in flat
-    assert " ".join(remark.advice.split()) in flat
-    assert " ".join(remark.sentence.split()) in " ".join(printed(failing).split())
+    assert remark.id == "raises"
+    for shown in (repr(failing), failing._repr_html_(), printed(failing)):
+        assert remark.sentence not in flat(shown)
+        assert flat(shown).count(flat(failing.explanation.advice)) == 1
+
+
+def flat(text):
+    return " ".join(str(text).split())
+
+
+@pytest.fixture
+def harmful():
+    """An x-ray with two warnings, and an error that has nothing to do with them."""
+    tape = Tape()
+    h = tape.op("exp", Value((2, 8), FP16), fate=Fate.FOLLOWS, text="h = x.exp_()  # <hm>")
+    with tape.autocast_off():
+        tape.op("pow", h)
+        tape.op("view", h, error="RuntimeError: shape")
+    return tape.xray(error="RuntimeError: shape")
+
+
+def test_warnings_are_told_everywhere(harmful):
+    assert len(harmful.warnings) == 2
+    for remark in harmful.warnings:
+        for said in (remark.sentence, remark.advice):
+            assert said in flat(repr(harmful))
+            assert said in flat(printed(harmful))
+            assert escape(said) in harmful._repr_html_()
+
+
+def test_warnings_by_themselves(harmful):
+    text, html = repr(harmful.warnings), harmful.warnings._repr_html_()
+    for remark in harmful.warnings:
+        assert str(remark) in text
+        assert repr(remark) == str(remark)
+        assert remark._repr_html_() in html
+        assert flat(remark) == f"! {remark.sentence} → {remark.advice}"
+    assert all(len(line) <= 92 for line in text.splitlines())
+    assert harmful.warnings == tuple(harmful.warnings)
+    outline(html)
+    nothing = Tape().xray().warnings
+    assert repr(nothing) in nothing._repr_html_()
+    assert "No warnings" in repr(nothing)
 
 
 def test_names_cannot_break_the_table():
@@ -225,12 +276,16 @@ class Outline(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.stack, self.summaries, self.deepest = [], [], 0
+        self.stack, self.summaries, self.deepest, self.aligned = [], [], 0, []
 
     def handle_starttag(self, tag, attributes):
-        if tag in ("br", "col"):
+        if tag in ("br", "col", "wbr"):
             return
         self.stack.append(tag)
+        if tag == "tr":
+            self.aligned.append(())
+        if tag in ("th", "td"):
+            self.aligned[-1] += (re.search(r"text-align: (\w+)", dict(attributes).get("style", "")).group(1),)
         self.deepest = max(self.deepest, self.stack.count("details"))
         if tag == "summary":
             self.summaries.append("")
@@ -272,6 +327,36 @@ def test_a_large_model_is_shown_closed():
     assert html.count("<details>") == 30
 
 
+def test_sentences_are_no_wider_than_what_jupyterlab_prints(image, failing, harmful):
+    for x in (image, failing, harmful):
+        outside = repr(x).replace(x.table(), "")
+        assert x.table() in repr(x)
+        assert all(len(line) <= 92 for line in outside.splitlines() if "Cell" not in line)
+
+
+def test_texts_begin_left_and_numbers_end_right_whatever_the_page_says(image):
+    """JupyterLab's own style for tables aligns every cell to the right."""
+    found = outline(image._repr_html_())
+    assert set(found.aligned) == {("right", "left", "left", "left", "left", "left", "left", "left")}
+
+
+def test_a_notebooks_cell_is_named_by_its_number():
+    tape = Tape()
+    tape.op("relu", Value((2,), FP16))
+    tape.ops[0] = replace(tape.ops[0], source=Source("Cell In[14]", 11, "forward", "y = relu(x)"))
+    x = tape.xray()
+    assert lines(x.table())[1][-1] == "[14]:11"
+    assert ">[14]:11</td>" in x._repr_html_()
+    assert 'title="Cell In[14]:11, in forward: y = relu(x)"' in x._repr_html_()
+    assert "[14]:11" in printed(x)
+
+
+def test_long_names_break_behind_dots_and_underscores():
+    tape = Tape()
+    tape.op("scaled_dot_product_attention", Value((2,), FP16))
+    assert ">scaled_<wbr>dot_<wbr>product_<wbr>attention</th>" in tape.xray()._repr_html_()
+
+
 def test_hovering_shows_reason_line_and_kernels(image):
     html = image._repr_html_()
     assert 'title="linear has the fate lower precision"' in html
@@ -294,6 +379,12 @@ def test_rich_says_the_same(image):
     )
     assert "lower precision" in text
     assert "84 views not listed" in text
+
+
+def test_views_are_told_of_without_a_name_for_the_x_ray(image):
+    html = image._repr_html_()
+    assert "which copy nothing; .table(views=True) of this x-ray lists them." in html
+    assert "print(" not in html
 
 
 # --- by module

@@ -118,6 +118,36 @@ def test_a_cast_in_the_code_ends_where_it_goes(given):
     assert integers.cells == [Cell({"no floats": "int64"}, [])]
 
 
+TENSOR, WEIGHT = "x is a tensor", "w is a weight or bias"
+CACHED, GRADIENT = "w* is a weight or bias from autocast's cache", "g is a gradient"
+
+
+def test_the_note_explains_what_is_drawn_and_nothing_else(image, given):
+    def letters():
+        return {each for each in (TENSOR, WEIGHT, CACHED, GRADIENT) if each in given["note"]}
+
+    image.plot()
+    assert letters() == {TENSOR, WEIGHT}
+    assert "Views are left out." in given["note"]
+    x = Value((2, 8), FP32)
+    tape = Tape()
+    tape.op("relu", x)
+    tape.xray().plot()
+    assert given["note"] == ""
+    tape.linear(x, "a", 8)
+    tape.linear(Value((2, 8), FP16), "a", 8, call=2)
+    tape.xray().plot()
+    assert letters() == {TENSOR, WEIGHT, CACHED}
+    assert given["note"].endswith("ran.")
+    tape.backward()
+    tape.to(Value((8, 8), FP16), FP32)
+    tape.ops[-1] = replace(tape.ops[-1], phase="backward", forward=1)
+    tape.xray().plot(phase="both")
+    assert letters() == {TENSOR, WEIGHT, CACHED, GRADIENT}
+    tape.xray().plot(phase="backward")
+    assert letters() == {GRADIENT}
+
+
 def test_a_module_is_opened_alone(image, given):
     image.plot(module="layers.5")
     assert list(map(label, given["items"]))[:2] == ["norm1: layer_norm", "attn"]

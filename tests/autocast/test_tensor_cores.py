@@ -389,14 +389,21 @@ def test_this_machine_can_be_asked():
 IDEAL = "are computed as on ideal Tensor Cores: operands in 16 bits, sums in FP32, one rounding at the end."
 
 
+def said(arithmetic):
+    """What it says, on one line; its own are short enough for JupyterLab."""
+    lines = str(arithmetic).splitlines()
+    assert max(map(len, lines)) <= 92
+    return " ".join(lines)
+
+
 def test_what_it_says_on_an_old_cpu(facts):
     old_cpu(facts)
     arithmetic = tensor_cores()
-    assert str(arithmetic) == (
+    assert said(arithmetic) == (
         "PyTorch's own CPU kernels compute FP16 and BF16 products: the emulation of Tensor Cores is off."
     )
     with arithmetic:
-        assert str(arithmetic) == (
+        assert said(arithmetic) == (
             f"On CPU tensors, matrix products and convolutions in FP16 and BF16 {IDEAL} "
             "FP32 kernels do the work, since this CPU has no fast ones for FP16 and BF16."
         )
@@ -406,7 +413,7 @@ def test_what_it_says_on_an_old_cpu(facts):
 def test_what_it_says_on_a_fast_cpu(facts):
     new_cpu(facts)
     with tensor_cores() as arithmetic:
-        assert str(arithmetic) == (
+        assert said(arithmetic) == (
             "PyTorch's own CPU kernels compute FP16 and BF16 products: "
             "this CPU has fast ones, so nothing is emulated."
         )
@@ -415,17 +422,17 @@ def test_what_it_says_on_a_fast_cpu(facts):
 def test_what_it_says_where_one_dtype_is_fast(facts):
     facts("x86_64", ("avx2", "avx512f", "avx512_bf16"), False, True)
     with tensor_cores() as arithmetic:
-        assert str(arithmetic) == (
+        assert said(arithmetic) == (
             f"On CPU tensors, matrix products and convolutions in FP16 {IDEAL} FP32 kernels do the work, since "
             "this CPU has no fast ones for FP16; products in BF16 are left to the CPU, which is fast at them."
         )
         with tensor_cores(always=True) as demanded:
-            assert str(demanded) == (
+            assert said(demanded) == (
                 f"On CPU tensors, matrix products and convolutions in FP16 and BF16 {IDEAL} "
                 "FP32 kernels do the work, as always=True demands."
             )
-            assert "FP16 and BF16" in str(arithmetic)
-            assert str(arithmetic).endswith(
+            assert "FP16 and BF16" in said(arithmetic)
+            assert said(arithmetic).endswith(
                 "Another one, with always=True, demands more of that than this one."
             )
 
@@ -434,15 +441,15 @@ def test_what_it_says_when_only_another_one_is_on(facts):
     old_cpu(facts)
     arithmetic = tensor_cores()
     with tensor_cores():
-        assert str(arithmetic).endswith("This one is off; a with-block keeps that on.")
+        assert said(arithmetic).endswith("This one is off; a with-block keeps that on.")
         tensor_cores(always=True).start()
-        assert str(arithmetic).endswith(
+        assert said(arithmetic).endswith(
             "This one is off; tensor_cores(always=True), which was started, keeps that on."
         )
         tensor_cores(always=True).stop()
     with tensor_cores(always=True):
         tensor_cores().start()
-        assert str(tensor_cores(always=True)).endswith(
+        assert said(tensor_cores(always=True)).endswith(
             "This one is off; tensor_cores(), which was started, keeps that on."
         )
         tensor_cores().stop()
@@ -452,5 +459,5 @@ def test_what_it_says_when_the_one_started_emulates_nothing(facts):
     new_cpu(facts)
     tensor_cores().start()
     with tensor_cores(always=True):
-        assert str(tensor_cores(always=True)).endswith("This one is off; a with-block keeps that on.")
+        assert said(tensor_cores(always=True)).endswith("This one is off; a with-block keeps that on.")
     tensor_cores().stop()

@@ -284,6 +284,42 @@ def test_values_where_they_are_needed_and_never_for_a_model_without():
     assert (followed.error, ops(followed)[-1].name) == (None, "add")
 
 
+def test_a_reason_for_the_mode_is_given_where_it_is_news():
+    assert xray(Block(), torch.randn(4, 8)).mode_reason == ""
+    refused = xray(lambda x: torch.ones(8, 8).half().addmm_(x, x.t()), torch.randn(8, 8))
+    assert (refused.mode, refused.mode_reason) == ("fake", "")
+    assert refused.error is not None
+    asked = xray(Block(), torch.randn(4, 8), mode="fake")
+    assert asked.mode_reason == "asked for"
+
+
+CUDAS = "CUDA's rule is FP32"
+PASSED = {
+    "h.sum()": (FP32, f"autocast asks it for FP32: {CUDAS} unless a dtype is passed, and none is"),
+    "h.sum(dtype=FP16)": (FP16, f"FP16: the call passes dtype=torch.float16; without one, {CUDAS}"),
+    "h.sum(dtype=FP32)": (FP32, f"FP32: the call passes dtype=torch.float32; without one, {CUDAS}"),
+    "torch.softmax(h, -1, FP16)": (FP16, f"FP16: the call passes dtype=torch.float16; without one, {CUDAS}"),
+    "h.double().sum()": (torch.float64, "FP64 as it came: autocast leaves FP64 alone"),
+    "torch.ones(4, dtype=torch.int64).sum()": (None, "no floating-point numbers"),
+    "h.mean(dtype=FP32)": (
+        FP16,
+        "no rule of autocast: FP16 comes in, and the call passes dtype=torch.float32",
+    ),
+    "h.mean()": (FP16, "follows its inputs: FP16"),
+}
+
+
+@both_modes
+@pytest.mark.parametrize("written", PASSED)
+def test_a_reason_says_which_dtype_was_passed(written, mode):
+    found = xray(lambda h: eval(written), torch.randn(4, 4).half(), mode=mode)
+    last = ops(found)[-1]
+    assert (last.dtype, last.reason) == PASSED[written]
+    with cuda_autocast(), torch.autocast("cpu", FP16):
+        h = torch.randn(4, 4).half()
+        assert eval(written).dtype is last.outputs[0].dtype, h
+
+
 @both_modes
 def test_pytorchs_own_policy_for_cpus(mode):
     model = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1))
@@ -304,7 +340,7 @@ def test_a_loss_begins_the_backward_pass_inside_the_region():
     # PyTorch's cross_entropy passes log_softmax the dtype of the logits, so that it stays in 16 bits, on CUDA as well.
     (softmax,), (loss,) = named(found, "log_softmax"), named(found, "nll_loss")
     assert (softmax.outputs[0].dtype, loss.casts[0].dtype, loss.outputs[0].dtype) == (FP16, FP32, FP32)
-    assert "a dtype is passed" in softmax.reason
+    assert "the call passes dtype=torch.float16" in softmax.reason
     assert ops(found, "backward")[0].name == "nll_loss"
 
 

@@ -177,6 +177,29 @@ def test_no_text_leaves_the_figure_or_meets_another(items, style):
         assert min(overlap) < 1.5, (one, other)
 
 
+@pytest.mark.parametrize("dpi", [72, 100, 200])
+@pytest.mark.parametrize("length", [5, 60, 90, 400])
+def test_title_and_note_are_as_long_as_the_figure_is_wide(length, dpi):
+    words = ("layer norm, weights and gradients: " * 20)[:length]
+    figure, axes = drawn(title=words, note=words * 2)
+    figure.set_dpi(dpi)
+    figure.canvas.draw()
+    for text in (found for said, found in texts(axes).items() if said.startswith(words[:5])):
+        right = text.get_window_extent().x1 / dpi
+        assert right <= figure.get_figwidth()
+        assert "\n" not in text.get_text() or right > 0.7 * figure.get_figwidth()
+
+
+def test_the_columns_take_the_room_that_the_title_needs():
+    _, short = drawn(title="A")
+    figure, long = drawn(title="A title of one line: the dtype of every operator, on CUDA")
+    assert all("\n" not in said for said in texts(long))
+    for axes in (short, long):
+        ends = max(middle(each)[0] for each in marks(axes))
+        assert ends > 0.7 * axes.get_xlim()[1]
+    assert figure.get_figwidth() < 7
+
+
 def test_dollars_are_no_formula():
     _, axes = drawn(CROWDED)
     assert any(each.get_text() == r"\$x_1\$ costs \$5" for each in axes.texts)

@@ -30,6 +30,7 @@ class Known:
         advice: what to do. {cure} is the advice that fits the dtypes seen.
         roles: what each %T of the pattern is, in order. A role that is "name" takes its name from that group.
         mismatch: whether the error is that two dtypes met.
+        in_linear: a sentence more on what happened, where it may have happened in a Linear layer.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Known:
     advice: str
     roles: tuple[str, ...] = ()
     mismatch: bool = False
+    in_linear: str = ""
 
     @cached_property
     def regex(self) -> re.Pattern[str]:

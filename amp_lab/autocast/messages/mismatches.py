@@ -22,20 +22,21 @@ PRODUCTS: Final = (
     Known(
         "matmul-dtypes",
         r"(?:mat1|m1) and (?:mat2|m2) (?:must|to) have the same dtype(?:, but got:? %T(?: and |\s*!= )%T)?",
-        "A matrix product (linear, matmul, @) was given two dtypes: {dtypes}. The left one, mat1, is in a Linear its "
-        "input; the right one, mat2, is its weight.",
+        "A matrix product (linear, matmul, @) was given two dtypes: {dtypes}.",
         "{cure}",
         ("mat1", "mat2"),
         mismatch=True,
+        in_linear="In a Linear layer, mat1 is the input and mat2 the weight.",
     ),
     Known(
         "addmm-dtypes",
         r"self and mat2 must have the same dtype, but got %T and %T",
         "A matrix product with something added to it (linear with a bias, addmm) was given two dtypes: {dtypes}. "
-        "What it is added to, self, is in a Linear its bias; mat2 is its weight.",
+        "What is added is called self.",
         "{cure}",
         ("self", "mat2"),
         mismatch=True,
+        in_linear="In a Linear layer, self is the bias and mat2 the weight.",
     ),
     Known(
         "addmm-dtypes",

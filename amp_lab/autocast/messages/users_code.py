@@ -1,4 +1,4 @@
-"""Which lines of a traceback are the user's own."""
+"""Which lines of code are the user's own: in tracebacks, and in a model that runs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ _PART_OF_TORCH: Final = (
     "amp_lab",
     "typing_extensions",
 )  # the last gives its warnings about old names
+# What a lesson gives its reader to work on is theirs.
+_GIVEN: Final = re.compile(r"[/\\]amp_lab[/\\]course[/\\]lessons[/\\]\w+[/\\]given\.py$")
 _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>\w+)")
 # The name of a file that is none, and Python's library on another machine, from which somebody has copied a traceback.
 _NO_FILE: Final = re.compile(r"<frozen |<eval_with_key>|.*[/\\]lib[/\\]python3\.\d+[/\\]")
@@ -70,6 +72,8 @@ def innermost(passed: Iterable[Source], *, installed: bool = True) -> Source | N
 
 def is_users(file: str) -> bool:
     """Return whether a file is neither PyTorch's, nor amp_lab's, nor of Python's library."""
+    if _GIVEN.search(file):
+        return True
     if installed := _INSTALLED.search(file):
         return installed["package"] not in _PART_OF_TORCH
     return not _NO_FILE.match(file) and not any(Path(file).is_relative_to(each) for each in _NOT_THEIRS)

@@ -151,7 +151,7 @@ class Differences(_Shown):
         )
         notes += [
             *variants(self.ops),
-            "One that follows its inputs may be made of others that have a rule, as conv1d.padding is of conv1d."
+            "One that follows its inputs may be made of others that have a rule, as conv1d.padding is of conv1d.",
         ]
         return Listing(title, sections, notes)
 

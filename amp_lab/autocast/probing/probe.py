@@ -174,9 +174,7 @@ def _effect(operator: Any, make: Call, device: str, stop: bool) -> Effect:
         seen = _watch(operator, make(), stop)
     casts = tuple((Counter(seen.casts) - Counter(plain.casts)).elements())
     refused = not (seen.worked or seen.casts) and seen.error != plain.error and _ASSERTION not in seen.error
-    return Effect(
-        casts, seen.result, plain.result, seen.mismatch, seen.error if refused else "", seen.error
-    )
+    return Effect(casts, seen.result, plain.result, seen.mismatch, seen.error if refused else "", seen.error)
 
 
 @contextmanager
@@ -266,4 +264,4 @@ def _name(dtype: torch.dtype | None) -> str:
 
 def _short(error: str) -> str:
     """The first line of an error, without what PyTorch says about its own code."""
-    return error.strip().partition("\n")[0].rpartition("please report a bug to PyTorch. ")[2]
+    return error.strip().partition("\n")[0].rpartition("please report a bug to PyTorch. ")[2].rstrip(".")

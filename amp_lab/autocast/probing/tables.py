@@ -86,9 +86,7 @@ def _listed(ops: Iterable[str]) -> str:
 
 
 def _html_row(section: Section) -> str:
-    note = (
-        f'<br><small style="font-weight: normal">{escape(section.note)}</small>' if section.note else ""
-    )
+    note = f'<br><small style="font-weight: normal">{escape(section.note)}</small>' if section.note else ""
     style = "text-align: left; vertical-align: top"
     ops = ", ".join(f"<code>{escape(op)}</code>" for op in section.ops)
     return (

@@ -72,7 +72,8 @@ class Kernel:
 class Event:
     """What kernels run for. `name` is an ATen overload ("softmax.int"), or that of a node ("AddmmBackward0").
 
-    `tensors` are the arguments themselves, kept while the event is open; `working` is set when its casts are over.
+    `passed` is the dtype among its arguments, if one was passed, and `scalars` the plain numbers among them. `tensors` are the tensors themselves, kept while the
+    event is open; `working` is set when its casts are over.
     """
 
     kind: EventKind
@@ -84,6 +85,8 @@ class Event:
     casts: list[SeenCast] = field(default_factory=list)
     parts: list[Event | Kernel] = field(default_factory=list)
     error: str | None = None
+    passed: torch.dtype | None = None
+    scalars: tuple[tuple[str, float], ...] = ()
     tensors: tuple[torch.Tensor, ...] = ()
     working: bool = False
 

@@ -64,6 +64,30 @@ def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
 
 
 @functools.cache
+def named(overload: str) -> Any:
+    """Return the operator with a name as torch.library writes it; None where ATen has none of that name."""
+    packet, _, name = overload.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), name or "default", None)
+
+
+def scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Return the plain numbers that an operator is called with, by the names of its arguments."""
+    found = []
+    for place, value in enumerate(args):
+        if type(value) in (int, float) and place < len(names := _argument_names(func)):
+            found.append((names[place], value))
+    for name, value in kwargs.items():
+        if type(value) in (int, float):
+            found.append((name, value))
+    return tuple(found)
+
+
+@functools.cache
+def _argument_names(func: Any) -> tuple[str, ...]:
+    return () if func is None else tuple(argument.name for argument in func._schema.arguments)
+
+
+@functools.cache
 def composites() -> frozenset[str]:
     """Return the ATen operators that are made of others and return tensors: "linear", "reshape", "to.dtype".
 

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import linecache
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,16 +16,13 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from amp_lab.autocast.messages.users_code import readable
+from amp_lab.autocast.messages.users_code import is_users, readable
 from amp_lab.autocast.recording.events import Place
 from amp_lab.autocast.records import Phase, Source
 
 _Kind = Literal["user", "inside", "engine", "recomputing", "function"]
 
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parents[1])
-_PYTHON = sysconfig.get_path("stdlib")
-_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 # Which frames mean what: PyTorch has no public name for them.
 _MARKS: dict[tuple[str, str], _Kind] = {
@@ -162,8 +158,4 @@ def _kind(code: CodeType) -> _Kind:
     if file.startswith(_TORCH):
         mark = (file[len(_TORCH) + 1 :].replace("\\", "/"), code.co_name)
         return _MARKS.get(mark, "inside")
-    if file.startswith(_HERE) or file.startswith("<frozen"):
-        return "inside"
-    if file.startswith(_PYTHON) and not file.startswith(_PACKAGES):
-        return "inside"
-    return "user"
+    return "user" if is_users(file) else "inside"

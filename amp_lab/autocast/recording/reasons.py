@@ -12,9 +12,17 @@ from amp_lab.autocast.report.words import dtype_in_words
 
 
 def of_autocast(
-    fate: Fate, device: str, inputs: Sequence[Value], casts: Sequence[Cast], dtype: torch.dtype | None
+    fate: Fate,
+    device: str,
+    inputs: Sequence[Value],
+    casts: Sequence[Cast],
+    dtype: torch.dtype | None,
+    passed: torch.dtype | None,
 ) -> str:
-    """Say what autocast did to an operator that it has a rule for. `dtype` is what it computed in."""
+    """Say what autocast did to an operator that it has a rule for.
+
+    `dtype` is what it computed in, `passed` the one that the call asked for as its argument `dtype`.
+    """
     where = {"cuda": "CUDA", "cpu": "the CPU"}.get(device, device)
     name = dtype_in_words(dtype)
     match fate:
@@ -26,10 +34,14 @@ def of_autocast(
             return f"autocast casts it to FP32: on {where}'s FP32 list"
         case Fate.FP32:
             return f"{_as_it_came(inputs)}: on {where}'s FP32 list, but there is nothing to cast"
-        case Fate.FP32_UNLESS if dtype is torch.float32:
-            return f"autocast has it computed in FP32: on {where}'s FP32 list, unless a dtype is passed"
+        case Fate.FP32_UNLESS if passed is not None:
+            return f"{name}: the call passes dtype={passed}; without one, {where}'s rule is FP32"
+        case Fate.FP32_UNLESS if _for_autocast(inputs[:1]):
+            return f"autocast asks it for FP32: {where}'s rule is FP32 unless a dtype is passed, and none is"
+        case Fate.FP32_UNLESS if not _floats(inputs):
+            return _without_floats(inputs, ())
         case Fate.FP32_UNLESS:
-            return f"{name}: on {where}'s FP32 list, but a dtype is passed, or its input is not for autocast"
+            return f"{_as_it_came(inputs)}: autocast leaves {_list(_dtypes(inputs))} alone"
         case Fate.WIDEST if casts:
             return f"autocast casts to the widest of its inputs: of {_list(_floats(inputs))}, that is {name}"
         case Fate.WIDEST:
@@ -37,14 +49,21 @@ def of_autocast(
         case Fate.REFUSED:
             return f"autocast refuses it on {where}: its result would not be safe in 16 bits"
         case _:
-            return without_rule(inputs, (), dtype)
+            return without_rule(inputs, (), dtype, passed)
 
 
-def without_rule(inputs: Sequence[Value], outputs: Sequence[Value], dtype: torch.dtype | None) -> str:
-    """Say what decided about an operator that autocast has no rule for, in a region."""
+def without_rule(
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    dtype: torch.dtype | None,
+    passed: torch.dtype | None,
+) -> str:
+    """Say what decided about an operator that autocast has no rule for, in a region; see `of_autocast`."""
     floats = _floats(inputs)
     if not floats:
         return _without_floats(inputs, outputs)
+    if passed is not None:
+        return f"no rule of autocast: {_list(floats)} comes in, and the call passes dtype={passed}"
     if len(floats) == 1:
         return f"follows its inputs: {floats[0]}"
     return f"no rule of autocast: PyTorch computes {_list(floats)} together in {dtype_in_words(dtype)}"
@@ -95,6 +114,11 @@ def of_accumulation(name: str | None, dtype: torch.dtype | None) -> str:
     """Say what the end of a backward pass does."""
     owner = name or "a tensor that is no parameter of the model"
     return f"the gradient of {owner} is kept in {dtype_in_words(dtype)}, the dtype of the tensor"
+
+
+def _for_autocast(values: Iterable[Value]) -> bool:
+    """Whether autocast does anything about tensors of such dtypes: floating-point ones, but for FP64."""
+    return any(value.dtype.is_floating_point and value.dtype is not torch.float64 for value in values)
 
 
 def _as_it_came(inputs: Sequence[Value]) -> str:

@@ -24,7 +24,9 @@ from amp_lab.autocast.recording.operators import (
     composites,
     is_composite,
     is_view,
+    named,
     overload,
+    scalars,
     tensors_in,
     written,
 )
@@ -124,6 +126,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         tensors = tensors_in((args, kwargs))
         event = Event(kind, name, self._place(), self.region, self._all_seen(tensors), tensors=tensors)
+        event.passed = _dtype_passed(args, kwargs)
+        event.scalars = scalars(named(name), args, kwargs)
         self._home(event).append(event)
         self._open.append(event)
         try:
@@ -153,6 +157,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kernel = Kernel(len(self._kernels), func, self._all_seen(tensors), is_view=is_view(func))
         kernel.sequence = torch._C._autograd._get_sequence_nr()
         event = self._event_of(kernel, tensors)
+        if event.kind == "kernel":
+            event.passed = _dtype_passed(args, kwargs)
+            event.scalars = scalars(func, args, kwargs)
         self._kernels.append(kernel)
         try:
             result = self._run(func, args, kwargs)
@@ -269,6 +276,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if position not in copied and (id(tensor), event.region) in self._kept:
                 event.casts.append(SeenCast(position, event.region, 0))
         event.casts.sort()
+
+
+def _dtype_passed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    return next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.dtype)), None)
 
 
 def _is_cast_for(event: Event, kernel: Kernel, tensors: tuple[torch.Tensor, ...]) -> bool:

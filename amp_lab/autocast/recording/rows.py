@@ -101,9 +101,9 @@ class _Table:
         elif event.region is None:
             reason = reasons.off(inputs, outputs)
         elif fate is None or fate is Fate.FOLLOWS:
-            reason = reasons.without_rule(inputs, outputs, dtype)
+            reason = reasons.without_rule(inputs, outputs, dtype, event.passed)
         else:
-            reason = reasons.of_autocast(fate, self._device, inputs, casts, dtype)
+            reason = reasons.of_autocast(fate, self._device, inputs, casts, dtype, event.passed)
         forward = self._row_of.get(place.forward) if place.forward is not None else None
         backward = place.phase == "backward"
         caller = self.ops[forward] if backward and forward is not None else place
@@ -127,6 +127,7 @@ class _Table:
             error=event.error,
             within=place.within,
             view=is_view,
+            scalars=event.scalars,
         )
 
     def _fate_of(self, event: Event) -> Fate | None:

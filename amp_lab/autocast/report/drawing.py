@@ -13,6 +13,7 @@ from amp_lab.autocast.report.summary import PHASES, is_cast, of_phase
 from amp_lab.autocast.report.words import counted, dtype_in_words
 from amp_lab.view.dtype_rows import NO_FLOATS, Arrow, Cell, Group, Row
 from amp_lab.view.dtype_rows import Item as Drawn
+from amp_lab.view.dtype_rows import rows as every_row
 from amp_lab.view.dtype_tree import dtype_tree
 
 if TYPE_CHECKING:
@@ -42,13 +43,31 @@ def draw(
     drawn = _Drawn(_gradients(xray) if phase == "both" else None)
     items = drawn.items(opened.items, opened.path, depth) if depth is not None else _fitting(drawn, opened)
     phases = ("forward ↓", "backward ↑") if phase == "both" else (main,)
-    return dtype_tree(items, phases, title or _title(xray, phase, module), _NOTE)
+    return dtype_tree(items, phases, title or _title(xray, phase, module), _note(xray, main, items))
 
 
-_NOTE: Final = (
-    "Arrows are casts, from the dtype that came to the one that was needed: x a tensor, w a weight (w* from autocast's "
-    "cache), g a gradient. The grey line follows the order in which operators ran; views are left out."
-)
+_LETTERS: Final = {
+    "x": "a tensor",
+    "w": "a weight or bias",
+    "w*": "a weight or bias from autocast's cache",
+    "g": "a gradient",
+}
+
+
+def _note(xray: XRay, phase: Phase, items: Sequence[Drawn]) -> str:
+    """Explain what is drawn, and nothing else."""
+    drawn = list(every_row(items))
+    labels = [arrow.label for row in drawn for cell in row.cells for arrow in cell.casts]
+    letters = {part.rpartition(" ")[2] for label in labels for part in label.split(", ")}
+    meant = ", ".join(f"{each} is {_LETTERS[each]}" for each in _LETTERS if each in letters)
+    said = (
+        [f"Arrows are casts, from the dtype that came to the one that was needed: {meant}."] if meant else []
+    )
+    if len(drawn) > 1:
+        said.append("The grey line follows the order in which operators ran.")
+    if any(op.view for op in of_phase(xray.ops, phase)):
+        said.append("Views are left out.")
+    return " ".join(said)
 
 
 def _title(xray: XRay, phase: str, module: str | None) -> str:

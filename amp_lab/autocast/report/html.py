@@ -35,7 +35,7 @@ _STYLE: Final = """<style>
 .amp-lab-xray .error { border-left: 4px solid #D55E00; padding-left: 8px; margin: 6px 0; white-space: pre-wrap; }
 </style>"""
 # One for each of HEADS. That of the names takes what is left: so the others stand below each other in every module.
-_WIDTHS: Final = ("34px", "auto", "78px", "150px", "58px", "124px", "112px", "84px")
+_WIDTHS: Final = ("34px", "auto", "78px", "164px", "58px", "124px", "112px", "76px")
 _COLUMNS: Final = "".join(f'<col style="width: {width}">' for width in _WIDTHS)
 _ALIGNED: Final = tuple(f"text-align: {'right' if head == '#' else 'left'}" for head in lines.HEADS)
 _HEADS: Final = "".join(
