@@ -404,14 +404,16 @@ assert (70_000 * x).abs().max() > 65504
 print(inspect.getsource(BrokenBlock))
 
 # %% [markdown]
-# Write its `forward` anew; `__init__` may stay as it is. `x` has any shape `(..., rows, width)`, with entries up to ±6,000. It
-# comes in FP16 or FP32 in a region, and in FP32 outside of any. This must hold:
+# Write its `forward` anew; `__init__` may stay as it is. `x` has any shape `(..., rows, width)`, need not be contiguous, and
+# has entries up to ±6,000 or as small as ±0.001. It comes in FP16 or FP32 in a region, and in FP32 outside of any. This must
+# hold:
 #
 # - inside a region the product runs in the region's dtype, FP16 or BF16, whatever dtype `x` has; outside of any it runs in FP32
 #   (the check watches the kernels);
 # - the output is right, as far as the product's dtype allows; so are the gradients of `x`, `gain`, `weight` and `bias`. The
 #   output's dtype is up to you;
-# - the three parameters stay FP32, in their place.
+# - the three parameters stay FP32, in their place, and are used as they are at each call: no copies are kept, for an optimizer
+#   changes them. Autocast, and PyTorch's other settings, are as before.
 
 
 # %%
@@ -496,7 +498,7 @@ assert errors_of["disabled, cast"] < 0.01 * min(list(errors_of.values())[:3])
 #
 # - Return an FP32 tensor of shape `(..., width, width)`, computed in FP32 throughout (the check compares with FP64).
 # - Gradients must find their way back to `x`.
-# - Autocast is as it was when you return.
+# - Autocast, and PyTorch's other settings, are as they were when you return; and so is `x`.
 
 
 # %%
@@ -638,6 +640,8 @@ except RuntimeError as error:
 # - Forward computes in the region's dtype, and in FP32 outside of any.
 # - Backward computes in the dtype that *its own forward* had, wherever it is called: after the region, inside of it, or in a
 #   region although the forward had none.
+# - Both are matrix products, and what belongs to one call lives in its `ctx`: forward may be called several times before the
+#   first backward. PyTorch's settings are as before.
 #
 # PyTorch has two decorators for this: `torch.amp.custom_fwd` notes the state of autocast, `torch.amp.custom_bwd` brings it
 # back. (`cast_inputs` is for functions that work in one dtype only. This one works in any.)
@@ -803,9 +807,11 @@ assert abs(loss[0].item() - 12) < 1e-4
 # loss was `F.binary_cross_entropy(torch.sigmoid(logits), targets)`, and autocast refuses it. Write one that holds.
 #
 # - `logits` are FP16 or FP32, of any shape, between −20 and 20; `targets` are FP32, of the same shape, between 0 and 1.
-# - Return the mean of the cross-entropy over all elements, a 0-dim FP32 tensor, right to five digits; its gradient, which
-#   arrives in the dtype of `logits`, as right as that dtype allows. The check compares both with FP64.
-# - It is called inside a region with CUDA's policy. `loss * 1024` is walked back, as a scaler would do, after the region.
+# - Return the mean of the cross-entropy over all elements, a 0-dim FP32 tensor, right to five digits (a tiny loss to within
+#   0.000002); its gradient, which arrives in the dtype of `logits`, as right as that dtype allows. The check compares both with
+#   FP64.
+# - It is called inside a region with CUDA's policy, with up to 200,000 logits. `loss * scale`, such as `loss * 1024`, is walked
+#   back, as a scaler would do, after the region.
 
 
 # %%
@@ -888,8 +894,8 @@ for dtype in (torch.float16, torch.bfloat16):
 
 # %% [markdown]
 # In BF16 a model cannot tell token 4,000 from token 4,001. Autocast never casts integers; it is code such as
-# `positions.to(x.dtype)` that does. The x-ray warns of it, as of other things that cost digits or time: matrix products left in
-# FP32, casts back and forth, tensors made with a hard-coded dtype.
+# `positions.to(x.dtype)` that does. The x-ray warns of it, as of other things that cost digits or time: losses in 16 bits,
+# numbers such as 1e-8 that FP16 makes zero, matrix products left in FP32, casts back and forth.
 
 
 # %%
@@ -907,8 +913,7 @@ class Rotated(nn.Module):
 # %% tags=["nbval-ignore-output"] reason="names files and cells of this session"
 many = torch.randn(4096, 16).to(device)
 rotated = xray(Rotated().to(device), many, dtype=torch.bfloat16)
-for warning in rotated.warnings:
-    print(warning)
+rotated.warnings
 
 # %% [markdown]
 # ## And on a CPU?

@@ -17,7 +17,7 @@ for CPUs is another one than CUDA's: softmax, layer_norm, exp, pow and sum, for 
         scaler.scale(loss).backward()
 
 The code in between stays plain PyTorch. Both hold for the whole process; either may begin and end first. Their
-kernels are in `tensor_core_kernels` and `cast_kernels`, and `switch` counts who asks for them.
+kernels are in `kernels.tensor_cores` and `kernels.casts`, and `kernels.switch` counts who asks for them.
 """
 
 import torch
@@ -72,7 +72,8 @@ def tensor_cores(*, always: bool = False) -> "TensorCores":
     runs in another thread at that moment may fail, or crash the process. Keep one on around all the threads'
     work; blocks inside it, with the same `always`, then leave the table alone.
 
-    `torch.compile` does not compile a function with such a block in it, and warns. Put the block around the call.
+    `torch.compile` does not compile a function with such a block in it, only those that are called in the block; with
+    `fullgraph=True` it raises an error. Put the block around the call of what is compiled.
 
     The FP32 sums are as exact as PyTorch's FP32 products: `torch.set_float32_matmul_precision` can make those
     shorter on some CPUs.
@@ -105,7 +106,7 @@ def cuda_autocast() -> "CudaAutocast":
 
     `nn.MultiheadAttention` and `nn.TransformerEncoder` skip their fast path for inference when CUDA's autocast is
     on. They do not see this one, so that path is off (`torch.backends.mha`) as long as this is on, outside regions,
-    too: the same values within rounding, a little slower.
+    too: the same values within rounding, a little slower. Set it meanwhile, and that stays when this ends.
 
     Not emulated: the arithmetic (see `tensor_cores`); dtypes that an operator's CUDA kernel itself decides about;
     and `torch.autocast("cuda")`, which ignores CPU tensors as ever. An operator that CPUs have no FP16 kernel for
@@ -113,7 +114,8 @@ def cuda_autocast() -> "CudaAutocast":
 
     Keep it on until the backward pass is over if it recomputes (`torch.utils.checkpoint`): what runs again must be
     cast as the first time. `torch.compile` traces what autocast casts: a function that was compiled while this was
-    on stays so when it is off, and the other way round. Call `torch.compiler.reset()` in between.
+    on stays so when it is off, and the other way round. Call `torch.compiler.reset()` in between. A block inside a
+    compiled function is as with `tensor_cores`.
 
     It holds for the whole process, and is counted, as `tensor_cores` is: the same advice about threads.
     """
@@ -126,7 +128,9 @@ class TensorCores(Emulation):
     `dtypes` are those that it emulates on this CPU, `always` is what it was made with.
 
     Raises:
-        TypeError: if `always` is neither True nor False, or what it decorates runs piecemeal (a generator).
+        TypeError: if `always` is neither True nor False, or what it decorates is no plain function: a class,
+            a module, or what does its work after its call (a generator).
+        RuntimeError: if a block ends that did not begin.
     """
 
     switch = Switch(tensor_core_kernels.replace)
@@ -152,7 +156,7 @@ class CudaAutocast(Emulation):
     """What `cuda_autocast` returns: a block, a decorator, and a switch to start and stop. `print` explains it.
 
     Raises:
-        TypeError: if what it decorates runs piecemeal (a generator).
+        TypeError, RuntimeError: as those of `TensorCores`.
     """
 
     switch = Switch(lambda _: cast_kernels.CudaCasts())

@@ -15,7 +15,12 @@ from typing import Any
 import torch
 
 from amp_lab.autocast.fates import Fate
-from amp_lab.autocast.kernels.dispatcher import autocast_key, operators_with_kernel, replaced_kernels
+from amp_lab.autocast.kernels.dispatcher import (
+    autocast_key,
+    device_type_of,
+    operators_with_kernel,
+    replaced_kernels,
+)
 from amp_lab.autocast.probing.answers import Comparison, Differences, Why, compare_with, differences_between
 from amp_lab.autocast.probing.op_names import is_op, op_named, overloads_named, writes
 from amp_lab.autocast.probing.policies import OpPolicy, Policy
@@ -33,21 +38,32 @@ __all__ = [
     "why",
 ]
 
+# What cuDNN computes as a whole. The first ones come down to the last, whose autocast kernel is in CUDA builds only.
+_OF_CUDNN = ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn")
+_CUDNN = (
+    "But where PyTorch has cuDNN, that computes nn.LSTM, nn.GRU and nn.RNN as a whole (_cudnn_rnn), and autocast casts "
+    "input, states and weights to FP16, in a BF16 region, too. This was not asked: PyTorch's source says so "
+    "(aten/src/ATen/cudnn/AutocastRNN.cpp)."
+)
+
 _lock = threading.Lock()
 _asked: dict[str, Policy] = {}
 
 
-def policy(device_type: str = "cuda") -> Policy:
+def policy(device_type: str | torch.device = "cuda") -> Policy:
     """Autocast's cast policy on a kind of device, whether this machine has one or not.
+
+    "cuda:1" and `torch.device("cuda")` stand for "cuda": each device of a kind has the same.
 
     The first call asks PyTorch, which takes a second or two; later ones return the same object. An operator
     that gets an autocast kernel after that, from another library, is not in it.
 
     Raises:
-        TypeError: if `device_type` is not a text.
+        TypeError: if `device_type` is neither a text nor a device.
         ValueError: if PyTorch has no autocast kernels for such a device.
         RuntimeError: at the first call, if some of PyTorch's autocast kernels are replaced by others just then.
     """
+    device_type = device_type_of(device_type)
     key = autocast_key(device_type)
     with _lock:
         if device_type not in _asked:
@@ -80,7 +96,7 @@ def _ask_all(device_type: str, key: str) -> Policy:
     return Policy(device_type, ops, unasked)
 
 
-def why(op: Any, device_type: str = "cuda") -> Why:
+def why(op: Any, device_type: str | torch.device = "cuda") -> Why:
     """Say what autocast does to an operator, and what was seen when it was asked.
 
     Args:
@@ -94,7 +110,10 @@ def why(op: Any, device_type: str = "cuda") -> Why:
         ValueError: if PyTorch has no such operator, or no autocast for the device.
     """
     rules = policy(device_type)
+    device_type = rules.device_type
     name = op_named(op)
+    if name in rules.unasked:
+        raise LookupError(f"{rules.why_not(name)}. {_note(name, device_type)}".removesuffix(". "))
     ops = rules.overloads(name)
     if not ops:
         return _no_rule(name, device_type)
@@ -106,9 +125,9 @@ def _no_rule(name: str, device_type: str) -> Why:
     """Answer for an operator without a rule: ask it, too, for what comes out of it all the same."""
     first = overloads_named(name)[0]
     evidence: tuple[str, ...] = ()
-    if not replaced_kernels(autocast_key(device_type)):
+    if name not in _OF_CUDNN and not replaced_kernels(autocast_key(device_type)):
         evidence = ask([first], device_type)[first].evidence
-    return Why(name, device_type, {first: Fate.FOLLOWS}, {first: evidence}, _note(first))
+    return Why(name, device_type, {first: Fate.FOLLOWS}, {first: evidence}, _note(first, device_type))
 
 
 def _unlike(name: str) -> str:
@@ -120,12 +139,14 @@ def _unlike(name: str) -> str:
     return f"{said[0].upper()}{said[1:]}, it has no rule." if said else ""
 
 
-def _note(op: str) -> str:
+def _note(op: str, device_type: str) -> str:
     if writes(op):
         return (
             "No operator that writes in place or into out= has one, even where its namesake does: the tensor that it "
             "writes into is there already, and its dtype stays what it is."
         )
+    if op.partition(".")[0] in _OF_CUDNN and device_type == "cuda":
+        return _CUDNN
     if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{op}", "CompositeImplicitAutograd"):
         return "PyTorch puts it together from other operators, and each of them meets its own fate."
     return ""

@@ -47,6 +47,9 @@ class Source:
     text: str
 
 
+_ITEM = ("aten._local_scalar_dense.default",)
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """One operator that ran.
@@ -57,9 +60,10 @@ class Op:
     from 1. `region` is autocast's dtype there, None where autocast is off. `inputs` are the arguments before casts.
     `fate` is None where autocast did not see the operator: outside regions, and in a backward pass.
     `dtype` is the one it computed in: the widest floating-point dtype among its arguments after the casts (of its
-    results, where it has none; numbers beside a tensor, that is tensors of no dimension, do not widen it); None where
-    nothing is floating-point. `forward` is, in a backward pass, the number of the operator whose gradient this
-    computes, whose name, module and source line it also has. `error` is what it raised, if it did. `within` is the
+    results, where it has none; numbers beside a tensor, that is tensors of no dimension, do not widen it, nor do the
+    statistics of a layer that normalises); None where nothing is floating-point. `forward` is, in a backward pass, the
+    number of the operator whose gradient this computes, whose name, module, source line and, where it is met there,
+    dtype it also has. All kernels that compute it are one row. `error` is what it raised, if it did. `within` is the
     name of the custom `torch.autograd.Function` it ran in. `view` is True where no number was computed or copied.
     `scalars` are the plain numbers that it was called with, by the names of its arguments: (("other", 1e-05),).
     """
@@ -84,3 +88,11 @@ class Op:
     within: str | None = None
     view: bool = False
     scalars: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def bookkeeping(self) -> bool:
+        """Whether no floating-point number is computed or copied: it counts, makes indices, or reads one number.
+
+        Such are BatchNorm's count of batches, `arange` for positions, and `.item()`.
+        """
+        return self.error is None and (self.dtype is None or self.kernels == _ITEM)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from amp_lab.autocast.errors import explain
+from amp_lab.autocast.errors import AMP_LAB, UNKNOWN, Explanation, explain
+from amp_lab.autocast.messages.unrelated import NOT_PRECISION
 from amp_lab.autocast.policy import policy
 from amp_lab.autocast.recording.accepted import check, device_of, modules_in, name_of
+from amp_lab.autocast.recording.advice import advice, needs_numbers
 from amp_lab.autocast.recording.running import Mode, Outcome, Task, run
 from amp_lab.autocast.records import Value
 from amp_lab.autocast.report.xrayed import XRay
@@ -39,18 +42,24 @@ def xray(
 
     Args:
         model: an `nn.Module`, or a function that uses some. Eager: not compiled, not wrapped for several devices.
+            (Compiled functions inside it are run as they are written.)
         inputs, keywords: what it is called with. (A keyword that is called as one of those below: use a lambda.)
         device_type: whose autocast: "cuda" (needs no GPU: on CPU tensors its cast policy is emulated) or "cpu".
         dtype: autocast's, `torch.float16` or `torch.bfloat16`.
         mode: "fake" follows shapes and dtypes only, without numbers and without memory for them; "value" computes,
             in about twice the time of a step in FP32. "auto" is "fake" where that will do, else "value".
-        backward: whether to go on with the backward pass, outside the region.
+        backward: whether to go on with the backward pass, outside the region. Its kernels are those of the device
+            that it ran on: on a CPU, those of attention or of an LSTM are others than on a GPU.
         loss: what makes of the result a scalar, inside the region, for the backward pass to start from. None: it
             starts from all results that require gradients, with gradients of ones.
 
     What the model raises is not raised here: the x-ray then ends at that operator, and has `error` and its
-    `explanation`. The model, its inputs and the states of random number generators stay as they are (what its code
-    does to things outside it, such as printing, happens). Gradient mode, train and eval mode are taken as they are.
+    `explanation`. The model, its inputs and the states of random number generators stay as they are. What its code
+    and its hooks do to things outside it happens: printing, or a hook that keeps an output in a list, which then is a
+    FakeTensor, without numbers, if `mode` was "fake". Gradient mode, train and eval mode are taken as they are.
+
+    While CUDA's autocast is followed on CPU tensors, regions inside the model count for both: `torch.autocast("cpu",
+    enabled=False)` switches CUDA's off, too.
 
     One x-ray runs at a time; another thread's waits. While it runs, kernels of PyTorch are replaced in the whole
     process, so other threads should not enter or leave autocast regions of their own.
@@ -120,10 +129,22 @@ def _xray(
         trainable=tuple(value for value, trained in parameters if trained),
         frozen=tuple(value for value, trained in parameters if not trained),
         error=None if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}",
-        explanation=None if outcome.error is None else explain(outcome.error),
+        explanation=None if outcome.error is None else _explained(outcome.error, task, took),
         module_types=tuple(task.types.items()),
         notes=tuple(outcome.notes),
     )
+
+
+# Explanations that say no more than that the error is not mixed precision's.
+_NOT_PRECISIONS = (UNKNOWN, AMP_LAB, NOT_PRECISION, "devices")
+
+
+def _explained(error: Exception, task: Task, mode: Mode) -> Explanation:
+    """Explain an error that ended an x-ray: as what it is in any code, or else as what it is here."""
+    explanation = explain(error)
+    if explanation.id in _NOT_PRECISIONS and (found := advice(error, task, mode)) is not None:
+        return replace(explanation, id=found.id, happened=found.happened, advice=found.advice)
+    return explanation
 
 
 def _run(task: Task, mode: Literal["auto", "fake", "value"], on_meta: bool) -> tuple[Mode, str, Outcome]:
@@ -132,13 +153,12 @@ def _run(task: Task, mode: Literal["auto", "fake", "value"], on_meta: bool) -> t
         return mode, "asked for", run(task, mode)
     outcome = run(task, "fake")
     if mode == "fake":
-        wants = outcome.error is not None and not (outcome.refused or on_meta)
-        advice = (
-            '; there are no numbers in it, and if the model needs some, mode="value" has them'
-            if wants
-            else ""
+        wants = outcome.error is not None and needs_numbers(outcome.error) and not on_meta
+        return (
+            mode,
+            "asked for" + ('; the model needs numbers: mode="value" has them' if wants else ""),
+            outcome,
         )
-        return mode, f"asked for{advice}", outcome
     if outcome.error is None or (outcome.refused and not on_meta):
         return "fake", "", outcome
     if on_meta:

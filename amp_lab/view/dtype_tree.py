@@ -16,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch
 from amp_lab.view.dtype_colours import look
 from amp_lab.view.dtype_rows import Arrow, Group, Item, Placed, Row, in_order, place, rows
 from amp_lab.view.lettering import ink
-from amp_lab.view.text_width import fitting, in_lines, width
+from amp_lab.view.text_width import TAKEN, fitting, in_lines, width
 
 # Inches: the figure is laid out by hand, so that no text can meet another.
 _ROW: Final = 0.25
@@ -66,7 +66,8 @@ class _Drawing:
         self.lane_width, lanes = _LANE[0], sum(map(len, self.columns))
         around = (len(phases) - 1) * _GAP + self.right
         least = self.tree + lanes * self.lane_width + around
-        titled = min(max((width(line, _TITLE) for line in title.splitlines()), default=0.0), _ACROSS[1])
+        longest = max((width(line, _TITLE) for line in title.splitlines()), default=0.0)
+        titled = min(longest / TAKEN + 0.01, _ACROSS[1])
         self.across = max(least, titled, _ACROSS[0])
         if lanes:  # they share what the title takes more
             self.lane_width = min(_LANE[1], self.lane_width + (self.across - least) / lanes)

@@ -8,6 +8,8 @@ from matplotlib.textpath import TextToPath
 from amp_lab.view.lettering import wrapped
 
 _MEASURE = TextToPath()
+# On a screen, letters are moved to whole pixels, and a line of small ones grows: what a text may take of its room.
+TAKEN = 0.93
 
 
 def width(text: str, size: float, bold: bool = False) -> float:
@@ -27,7 +29,7 @@ def fitting(text: str, room: float, size: float, bold: bool = False) -> str:
 
 def in_lines(text: str, room: float, size: float, lines: int = 2) -> str:
     """Return a text as `wrapped` does, in lines that are as long as `room`, in inches, allows."""
-    room *= 0.93  # on a screen, letters are moved to whole pixels, and a line of small ones grows
+    room *= TAKEN
     most = int(room * 72 / (0.3 * size))  # of letters: few are narrower than that
     for letters in range(max(2, min(most, len(text))), 1, -1):
         found = wrapped(text, letters, lines)

@@ -218,12 +218,12 @@ MISMATCHES: dict[str, Mismatch] = {
         lambda a, b: {"the result": b, "out": a},
     ),
     "lerp": Mismatch(
-        "optimizer-state-dtype",
+        "lerp-dtypes",
         lambda a, b: torch.lerp(ones(3, dtype=a), ones(3, dtype=b), 0.5),
         lambda a, b: {"the tensor": a, "end": b},
     ),
     "lerp, weight": Mismatch(
-        "optimizer-state-dtype",
+        "lerp-dtypes",
         lambda a, b: torch.lerp(ones(3, dtype=a), ones(3, dtype=a), ones(3, dtype=b)),
         lambda a, b: {"the tensor": a, "weight": b},
     ),
@@ -399,6 +399,121 @@ def floating_words() -> None:
     F.embedding(ones(3, dtype=HALF), ones(3, 3))
 
 
+@fault("value-overflow")
+def bytes_of_a_thousand() -> None:
+    torch.zeros(2, dtype=torch.uint8).fill_(1000)
+
+
+@fault("value-overflow")
+def mask_of_integers() -> None:
+    torch.zeros(2, dtype=torch.int64).masked_fill(torch.tensor([True, False]), -1e20)
+
+
+@fault("value-overflow")
+def full_of_integers() -> None:
+    torch.full((2,), 1e20, dtype=torch.int32)
+
+
+@fault("value-overflow")
+def random_bytes() -> None:
+    torch.zeros(2, dtype=torch.uint8).random_(0, 1000)
+
+
+@fault("value-overflow")
+def fp32_of_1e39() -> None:
+    torch.zeros(2).fill_(1e39)
+
+
+@fault("value-overflow")
+def fp8_of_a_thousand() -> None:
+    torch.zeros(2, dtype=torch.float8_e4m3fn).fill_(1000)
+
+
+@fault("result-cast")
+def targets_of_integers() -> None:
+    F.binary_cross_entropy_with_logits(ones(3), torch.ones(3, dtype=torch.int64))
+
+
+@fault("result-cast")
+def dropout_of_integers() -> None:
+    F.dropout(torch.tensor([1, 2]))
+
+
+@fault("result-cast")
+def complex_in_place() -> None:
+    ones(2).mul_(torch.tensor(1j))
+
+
+@fault("not-implemented")
+def swapped_cross_entropy() -> None:
+    F.cross_entropy(torch.tensor([0, 1]), ones(2))
+
+
+@fault("not-implemented")
+def loss_of_integers() -> None:
+    F.mse_loss(torch.tensor([1]), torch.tensor([2]))
+
+
+@fault("not-implemented")
+def random_integers() -> None:
+    torch.rand(2, dtype=torch.int64)
+
+
+@fault("not-implemented")
+def normal_integers() -> None:
+    torch.randn(2, dtype=torch.int64)
+
+
+@fault("not-implemented")
+def bits_of_fp32() -> None:
+    torch.bitwise_and(ones(2), ones(2))
+
+
+@fault("not-implemented")
+def softmax_of_complex() -> None:
+    F.softmax(torch.ones(2, dtype=torch.complex64), 0)
+
+
+@fault("not-implemented")
+def sum_of_fp8() -> None:
+    ones(2).to(torch.float8_e4m3fn) + ones(2).to(torch.float8_e4m3fn)
+
+
+@fault("fp8-promotion")
+def fp8_and_fp16() -> None:
+    ones(2).to(torch.float8_e4m3fn) + ones(2, dtype=HALF)
+
+
+@fault("whole-numbers")
+def mean_of_integers() -> None:
+    torch.tensor([1, 2]).mean()
+
+
+@fault("whole-numbers")
+def gradient_of_integers() -> None:
+    torch.tensor([1, 2], requires_grad=True)
+
+
+@fault("matmul-dtypes")
+def complex_product() -> None:
+    torch.ones(2, 2, dtype=torch.complex64) @ ones(2, 2)
+
+
+@fault("matmul-dtypes")
+def complex_layer() -> None:
+    nn.Linear(2, 2)(torch.ones(2, 2, dtype=torch.complex64))
+
+
+@fault("complex-dtypes")
+def complex_of_two() -> None:
+    torch.complex(ones(2), ones(2, dtype=HALF))
+
+
+@fault("devices")
+def forgotten_device() -> None:
+    nn.Linear(3, 3)(torch.ones(2, 3, device="meta"))
+
+
 @fault("result-cast")
 def divided_in_place() -> None:
     x = torch.ones(2, dtype=torch.int64)
@@ -518,6 +633,88 @@ def state_of_a_disabled_scaler() -> None:
 def closure() -> None:
     optimizer, scaler = after_backward()
     scaler.step(optimizer, closure=lambda: 0)
+
+
+@fault("closure")
+def no_closure() -> None:
+    model, _, scaler = layer()
+    scaler.scale(model(ones(2, 3)).sum()).backward()
+    scaler.step(torch.optim.LBFGS(model.parameters()))
+
+
+@fault("scaler-arguments")
+def step_of_nothing() -> None:
+    layer()[2].step()  # type: ignore[call-arg]
+
+
+@fault("scaler-arguments")
+def called_scaler() -> None:
+    layer()[2](ones(1))  # type: ignore[operator]
+
+
+@fault("scaler-arguments")
+def backward_of_the_scaler() -> None:
+    layer()[2].backward(ones(1))  # type: ignore[attr-defined]
+
+
+@fault("scaler-arguments")
+def unscaled_parameters() -> None:
+    optimizer, scaler = after_backward()
+    scaler.unscale_(optimizer.param_groups[0]["params"])
+
+
+@fault("scaler-factors")
+def growth_of_one() -> None:
+    torch.amp.GradScaler("cpu", growth_factor=1.0)
+
+
+@fault("scaler-factors")
+def backoff_of_one() -> None:
+    torch.amp.GradScaler("cpu", backoff_factor=1.0)
+
+
+@fault("backward-of-a-number")
+def backward_of_an_item() -> None:
+    model, _, scaler = layer()
+    scaler.scale(model(ones(2, 3)).sum()).item().backward()  # type: ignore[attr-defined]
+
+
+@fault("autocast-not-called")
+def region_not_called() -> None:
+    with torch.autocast:  # type: ignore[attr-defined]
+        pass
+
+
+@fault("unknown-keyword")
+def misspelled_dtype() -> None:
+    torch.autocast("cpu", dtyp=HALF)  # type: ignore[call-arg]
+
+
+@fault("unknown-keyword")
+def misspelled_scale() -> None:
+    torch.amp.GradScaler("cpu", init=2.0)  # type: ignore[call-arg]
+
+
+@fault("unknown-keyword")
+def device_type_of_an_old_name() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.amp.autocast(device_type="cuda")  # type: ignore[call-arg]
+
+
+@fault("dtype-as-text")
+def half_as_text() -> None:
+    ones(2).to("half")
+
+
+@fault("dtype-as-text")
+def float16_as_text() -> None:
+    nn.Linear(2, 2).to("float16")
+
+
+@fault("dtype-as-text")
+def short_name() -> None:
+    torch.fp16  # noqa: B018
 
 
 @fault("scale-no-tensor")
@@ -686,3 +883,35 @@ def clipping() -> None:
 @fault("probabilities-nan")
 def sampling() -> None:
     torch.multinomial(torch.softmax(ones(3, dtype=HALF) * float("-inf"), 0), 1)
+
+
+@fault("not-precision")
+def shapes() -> None:
+    ones(2, 3) @ ones(2, 3)
+
+
+@fault("not-precision")
+def word_beyond_the_table() -> None:
+    F.embedding(torch.tensor([7]), ones(3, 3))
+
+
+@fault("not-precision")
+def no_input() -> None:
+    nn.Linear(2, 2)()
+
+
+@fault("not-precision")
+def backward_twice() -> None:
+    loss = ones(2).requires_grad_().square().sum()
+    loss.backward()
+    loss.backward()
+
+
+@fault("not-precision")
+def another_models_state() -> None:
+    nn.Linear(2, 2).load_state_dict(nn.Linear(2, 3, bias=False).state_dict())
+
+
+@fault("not-precision")
+def no_such_name() -> None:
+    nowhere  # type: ignore[name-defined]  # noqa: B018, F821

@@ -127,4 +127,67 @@ MESSAGES = [
         {},
         "torch 2.9.1 without CUDA",
     ),
+    Message(
+        "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
+        "devices",
+        {"the input": FP32, "the weight": FP32},
+        "https://github.com/ML4ITS/mtad-gat-pytorch/issues/23",
+    ),
+    Message(
+        "Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same",
+        "devices",
+        {"the input": FP32, "the weight": FP32},
+        "https://github.com/pytorch/ignite/issues/2977",
+    ),
+    Message(
+        "Expected tensor for argument #1 'grad_output' to have the same type as tensor for argument #2 'weight'; but "
+        "type torch.cuda.FloatTensor does not equal torch.FloatTensor (while checking arguments for "
+        "cudnn_convolution_backward_input)",
+        "devices",
+        {"grad_output": FP32, "weight": FP32},
+        "the form of checkSameType in PyTorch's TensorUtils.cpp, for two devices",
+    ),
+    Message(
+        "Function AddBackward0 returned an invalid gradient at index 1 - expected type torch.cuda.FloatTensor but got "
+        "torch.FloatTensor",
+        "devices",
+        {"the input": FP32, "the gradient": FP32},
+        "https://github.com/HelenGuohx/logbert/issues/3",
+    ),
+    Message(
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+        "devices",
+        {},
+        "torch 2.13.0 with CUDA",
+    ),
+    Message(
+        "\"nll_loss_forward_reduce_cuda_kernel_2d_index\" not implemented for 'Int'",
+        "target-dtype",
+        {"the target": torch.int32},
+        "https://github.com/rasbt/machine-learning-book/issues/192",
+    ),
+    Message(
+        "Expected object of scalar type Float but got scalar type Double for argument #2 'mat1' in call to _th_addmm",
+        "scalar-type",
+        {"expected": FP32, "found": torch.float64},
+        "https://github.com/hytseng0509/CrossDomainFewShot/issues/30",
+    ),
+    Message(
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "not-precision",
+        {},
+        "torch 2.13.0 with CUDA",
+    ),
+    Message(
+        "Input type (MPSBFloat16Type) and weight type (CPUBFloat16Type) should be the same",
+        "devices",
+        {"the input": BF16, "the weight": BF16},
+        "https://github.com/loscrossos/core_framepackstudio/issues/4",
+    ),
+    Message(
+        "Input type (MPSFloatType) and weight type (MPSHalfType) should be the same",
+        "conv-dtypes",
+        {"the input": FP32, "the weight": HALF},
+        "https://github.com/Mikubill/sd-webui-controlnet/issues/1267",
+    ),
 ]

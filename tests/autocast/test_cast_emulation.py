@@ -268,12 +268,29 @@ def test_the_fast_path_of_attention_is_off_meanwhile(usual):
         torch.backends.mha.set_fastpath_enabled(True)
 
 
+@pytest.mark.parametrize("usual", [True, False])
+@pytest.mark.parametrize("chosen", [True, False])
+def test_what_is_set_about_the_fast_path_meanwhile_stays(usual, chosen):
+    torch.backends.mha.set_fastpath_enabled(usual)
+    try:
+        with cuda_autocast():
+            with cuda_autocast():
+                torch.backends.mha.set_fastpath_enabled(chosen)
+            assert torch.backends.mha.get_fastpath_enabled() is chosen
+        assert torch.backends.mha.get_fastpath_enabled() is chosen
+        with cuda_autocast():
+            pass
+        assert torch.backends.mha.get_fastpath_enabled() is chosen
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
 def test_it_does_not_decorate_what_runs_after_the_call():
     def generator():
         yield
 
     with pytest.raises(
-        TypeError, match=r"cuda_autocast\(\) decorates plain functions: use a with-block inside"
+        TypeError, match=r"cuda_autocast\(\) decorates plain functions, not .*: use a with-block inside"
     ):
         cuda_autocast()(generator)
 

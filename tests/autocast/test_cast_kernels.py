@@ -300,7 +300,7 @@ def test_what_cannot_be_asked_is_left_alone_and_said(monkeypatch):
         cast_kernels, "policy", lambda device: Ignorant(rules) if device == "cuda" else policy(device)
     )
     with cuda_autocast() as casts:
-        assert "2 could not be asked and are left as they are" in str(casts)
+        assert "2 could not be asked and are left as they are" in " ".join(str(casts).split())
         with torch.autocast("cpu", FP16):
             assert torch.softmax(X, 0).dtype == FP16
             assert X.exp().dtype == FP32

@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import re
 import sys
 import traceback
 import warnings
@@ -11,13 +12,16 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from torch._utils import ExceptionWrapper
 
+from amp_lab.autocast.emulate import tensor_cores
 from amp_lab.autocast.errors import Explanation, explain
-from amp_lab.autocast.messages import mismatches as known_mismatches
-from amp_lab.autocast.messages import misuses as known_misuses
+from amp_lab.autocast.messages.catalog import ALL as KNOWN
 from amp_lab.autocast.messages.known import find
-from amp_lab.autocast.messages.users_code import is_users
+from amp_lab.autocast.messages.raised import message_of
+from amp_lab.autocast.messages.users_code import frames, is_users
 from amp_lab.autocast.recording.places import _kind
+from amp_lab.autocast.records import Source
 from amp_lab.course import catalog
 from amp_lab.course.lessons.l06 import given
 from amp_lab.scaling import CallOrderError, DynamicLossScaler
@@ -25,7 +29,6 @@ from tests.autocast import faults
 from tests.autocast.faults import ALL, MISMATCHES, PAIRS, Mismatch
 from tests.autocast.messages import MESSAGES, Message
 
-KNOWN = (*known_misuses.ALL, *known_mismatches.ALL)
 NAMES = {torch.float16: "FP16", torch.bfloat16: "BF16", torch.float32: "FP32", torch.float64: "FP64"}
 ROWS = [
     pytest.param(row, a, b, id=f"{name}: {str(a)[6:]}, {str(b)[6:]}")
@@ -80,8 +83,15 @@ def test_nothing_is_known_that_was_never_met() -> None:
     errors += [
         raised_by(lambda row=row, a=a, b=b: row.run(a, b)) for row, a, b in (each.values for each in ROWS)
     ]
-    texts = [*map(str, errors), *(message.text for message in MESSAGES)]
-    met = {filled.known for text in texts if (filled := find(text, KNOWN)) is not None}
+    told = [(message_of(error), frames(error.__traceback__)) for error in errors]
+    told += [(message.text, []) for message in MESSAGES]
+    # Where PyTorch was built for CUDA and there is no GPU, optimizers fail before they meet two dtypes.
+    in_adam = Source(
+        "torch/optim/adam.py", 430, "_single_tensor_adam", "exp_avg.lerp_(grad, 1 - device_beta1)"
+    )
+    told += [("expected dtype float for `end` but got dtype c10::Half", [in_adam])]
+    told += [(text, []) for text, _ in told]  # what is left to say where the line is not known
+    met = {filled.known for text, passed in told if (filled := find(text, KNOWN, passed)) is not None}
     assert [known.pattern for known in KNOWN if known not in met] == []
 
 
@@ -91,9 +101,21 @@ def test_the_right_one_of_several_is_found() -> None:
         ("unscale-not-implemented", "not-implemented"),
         ("target-dtype", "scalar-type"),
         ("scaler-without-cuda", "autocast-without-cuda"),
+        ("target-dtype", "not-implemented"),
+        ("dtype-as-text", "device-type"),
+        ("devices", "conv-dtypes"),
+        ("devices", "argument-types"),
+        ("devices", "gradient-dtype"),
+        ("complex-dtypes", "scalar-type"),
+        # Calls of autocast and GradScaler, among all calls
+        ("closure", "not-precision"),
+        ("scaler-arguments", "not-precision"),
+        ("unknown-keyword", "not-precision"),
+        ("custom-function-device", "not-precision"),
+        ("device-type", "not-precision"),
     }
     for text in [*(str(raised_by(run)) for _, run in ALL.values()), *(message.text for message in MESSAGES)]:
-        ids = tuple(dict.fromkeys(known.id for known in KNOWN if known.regex.search(text)))
+        ids = tuple(dict.fromkeys(known.id for known in KNOWN if known.search(text)))
         assert len(ids) <= 1 or ids in special, text
 
 
@@ -174,7 +196,7 @@ def test_x_rays_and_explanations_agree_on_whose_a_file_is() -> None:
     }
     for file, theirs in files.items():
         assert is_users(file) is theirs, file
-        assert (_kind(compile("0", file, "eval")) == "user") is theirs, file
+        assert (_kind(file, "forward") == "user") is theirs, file
 
 
 def test_code_without_a_file() -> None:
@@ -298,6 +320,95 @@ def test_the_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
         explain()
 
 
+@pytest.mark.parametrize("given", ["", "  \n"])
+def test_an_empty_text(given: str) -> None:
+    with pytest.raises(ValueError, match="the text is empty"):
+        explain(given)
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+def test_an_error_that_cannot_be_read() -> None:
+    explanation = explain(Unreadable())
+    assert explanation.id == "unknown"
+    assert "Unreadable: (its text cannot be read: __str__ raised ValueError)" in str(explanation)
+
+
+# Several errors
+
+
+def test_an_error_while_an_error_is_handled() -> None:
+    def run() -> None:
+        try:
+            fails_in_torch()
+        except RuntimeError:
+            {}["weights"]
+
+    error = raised_by(run)
+    explanation = explain(error)
+    assert explanation.id == "matmul-dtypes"
+    assert explanation.also.startswith(
+        "While it was handled, another error was raised: KeyError: 'weights' ("
+    )
+    assert "Also: While it was handled" in str(explanation)
+    assert explain("".join(traceback.format_exception(error))) == explanation
+
+
+def test_the_error_that_was_handled_is_named_too() -> None:
+    def run() -> None:
+        try:
+            {}["weights"]
+        except KeyError:
+            fails_in_torch()
+
+    error = raised_by(run)
+    explanation = explain(error)
+    assert explanation.id == "matmul-dtypes"
+    assert explanation.also.startswith("It was raised while another error was handled: KeyError: 'weights' (")
+    assert explain("".join(traceback.format_exception(error))) == explanation
+
+
+def test_a_group_of_errors() -> None:
+    def run() -> None:
+        raise ExceptionGroup("two failed", [KeyError("x"), raised_by(fails_in_torch)])
+
+    error = raised_by(run)
+    assert explain(error).id == "matmul-dtypes"
+    assert explain(error).also.startswith("It was reported as ExceptionGroup: two failed")
+    assert explain("".join(traceback.format_exception(error))).id == "matmul-dtypes"
+
+
+def test_a_worker_of_a_data_loader() -> None:
+    def run() -> None:
+        try:
+            torch.ones(2, 2).half() @ torch.ones(2, 2)  # in a worker
+        except RuntimeError:
+            sent = ExceptionWrapper(where="in DataLoader worker process 0")  # as the worker sends it
+        sent.reraise()
+
+    error = raised_by(run)
+    for explanation in (explain(error), explain("".join(traceback.format_exception(error)))):
+        assert explanation.id == "matmul-dtypes"
+        assert explanation.message.startswith("RuntimeError: expected m")
+        assert explanation.where is not None
+        assert "# in a worker" in explanation.where.text
+        assert "Caught RuntimeError in DataLoader worker process 0" in explanation.also
+
+
+def test_errors_without_an_end() -> None:
+    error: Exception = RuntimeError("mat1 and mat2 must have the same dtype")
+    for number in range(3000):
+        following = ValueError(number)
+        following.__cause__ = error
+        error = following
+    assert explain(error).id == "unknown"  # the cause is too far away
+    error.__cause__ = error
+    assert explain(error).id == "unknown"
+
+
 @pytest.mark.parametrize("given", [3, RuntimeError, ["text"]])
 def test_no_error(given: Any) -> None:
     with pytest.raises(TypeError, match="give it the exception"):
@@ -309,14 +420,35 @@ def test_no_error(given: Any) -> None:
 
 def test_an_unknown_error_is_said_to_be_one() -> None:
     def run() -> None:
-        torch.ones(2, 3) @ torch.ones(2, 3)
+        raise RuntimeError("not as round as the moon is")
 
     explanation = explain(raised_by(run))
     assert explanation.id == "unknown"
     assert not explanation.known
-    assert "shapes cannot be multiplied" in str(explanation)
+    assert "as the moon is" in str(explanation)
     assert "none of the errors of mixed precision" in str(explanation)
+    assert "without mixed precision" in explanation.advice
     assert explanation.where is not None
+
+
+def test_an_error_about_something_else_is_said_to_be_one() -> None:
+    explanation = explain(raised_by(faults.shapes))
+    assert not explanation.known
+    assert "no error of mixed precision: it is about shapes" in explanation.happened
+    assert "enabled=False" not in explanation.advice
+    assert "shapes cannot be multiplied" in str(explanation)
+    assert explanation.where is not None
+
+
+def test_a_warning_that_is_not_known_says_not_that_something_failed() -> None:
+    with warnings.catch_warnings(record=True) as kept:
+        warnings.simplefilter("always")
+        warnings.warn("the moon is full", stacklevel=1)
+    for warning in (kept[0], UserWarning("the moon is full"), "train.py:3: UserWarning: the moon is full"):
+        explanation = explain(warning)
+        assert explanation.id == "unknown"
+        assert "This is a warning" in explanation.happened
+        assert "Run the step again" not in explanation.advice
 
 
 def test_other_peoples_errors_are_not_taken_for_known_ones() -> None:
@@ -327,7 +459,7 @@ def test_other_peoples_errors_are_not_taken_for_known_ones() -> None:
         AssertionError("dtype"),
         KeyboardInterrupt(),
     ):
-        assert explain(error).id == "unknown"
+        assert not explain(error).known
 
 
 def test_a_shape_that_changed_in_a_checkpoint_is_not_autocasts_fault() -> None:
@@ -352,8 +484,10 @@ def test_amp_labs_own_errors_speak_for_themselves() -> None:
     assert isinstance(error, CallOrderError)
     explanation = explain(error)
     assert explanation.id == "amp-lab"
-    assert str(error) in explanation.happened
-    assert str(error).split()[0] in str(explanation)
+    wrong, _, advice = str(error).partition(". ")
+    assert wrong in explanation.happened
+    assert explanation.advice == advice
+    assert str(explanation).count("scaler.scale(loss).backward()") == 1  # nothing is said twice
     assert explanation.where is not None
     assert explanation.where.function == "run"
 
@@ -362,6 +496,29 @@ def test_an_error_that_amp_lab_raises_of_a_usual_class() -> None:
     explanation = explain(raised_by(lambda: DynamicLossScaler("cuda")))
     assert explanation.id == "amp-lab"
     assert "first argument must be the first scale" in explanation.happened
+    assert "leave out the device" in explanation.advice
+
+
+def test_an_error_of_pytorch_in_a_kernel_of_amp_labs_is_pytorchs() -> None:
+    def run() -> None:
+        with tensor_cores():
+            torch.ones(2, 3).half() @ torch.ones(2, 3).half()
+
+    error = raised_by(run)
+    last = frames(error.__traceback__)[-1].file.replace("\\", "/")
+    assert "/amp_lab/" in last  # the emulated kernel asked PyTorch
+    assert explain(error).id == "not-precision"
+    assert "".join(traceback.format_exception(error)).count("amp_lab") > 0
+    assert explain("".join(traceback.format_exception(error))).id == "not-precision"
+
+
+def test_the_text_of_an_error_of_amp_labs() -> None:
+    for run in (
+        lambda: DynamicLossScaler("cuda"),
+        lambda: DynamicLossScaler().step(torch.optim.SGD([torch.ones(1)], 0.1)),
+    ):
+        error = raised_by(run)
+        assert explain("".join(traceback.format_exception(error))) == explain(error)
 
 
 # The advice fits the dtypes
@@ -375,11 +532,72 @@ def test_an_error_that_amp_lab_raises_of_a_usual_class() -> None:
         (torch.float16, torch.float64, "leaves FP64 alone"),
         (torch.float16, torch.bfloat16, "one of the two 16-bit types"),
         (torch.int64, torch.float32, "floating-point tensors only"),
+        (torch.complex64, torch.float32, "leaves complex numbers alone"),
+        (torch.float8_e4m3fn, torch.float32, "write .float() on the FP8 E4M3 tensor"),
     ],
 )
 def test_the_cure_fits(a: torch.dtype, b: torch.dtype, said: str) -> None:
     ones = torch.ones(2, 2)
     assert said in explain(raised_by(lambda: ones.to(a) @ ones.to(b))).advice
+
+
+@pytest.mark.parametrize(
+    ("run", "said", "advised"),
+    [
+        (faults.bytes_of_a_thousand, "uint8 holds whole numbers from 0 to 255", "torch.iinfo"),
+        (faults.mask_of_integers, "to 9,223,372,036,854,775,807", "torch.iinfo"),
+        (faults.full_of_integers, "to 2,147,483,647", "torch.iinfo"),
+        (faults.fp32_of_1e39, "the largest number of FP32 is about 3.4e+38", "torch.finfo"),
+        (faults.fp8_of_a_thousand, "the largest number of FP8 E4M3 is 448", "scale"),
+        (faults.clamp, "the largest number of FP16 is 65504", "torch.finfo"),
+        (faults.targets_of_integers, "BCEWithLogitsLoss", "target.float()"),
+        (faults.dropout_of_integers, "Dropout", "x.float()"),
+        (faults.divided_in_place, "write its result", "target.float()"),
+        (faults.complex_in_place, "complex result", "z.real"),
+        (faults.swapped_cross_entropy, "was given whole ones", "are they swapped?"),
+        (faults.loss_of_integers, "was given whole ones", "target.float()"),
+        (faults.random_integers, "Random numbers", "torch.randint"),
+        (faults.normal_integers, "Random numbers", "torch.randint"),
+        (faults.bits_of_fp32, "no kernel of bitwise_and_cpu", "x.long()"),
+        (faults.softmax_of_complex, "not for complex numbers", "view_as_real"),
+        (faults.sum_of_fp8, "for FP8", "torch.bfloat16"),
+        (faults.cholesky, "no kernel", "in FP32"),
+        (faults.half_as_text, "'half'", "torch.float16"),
+        (faults.autocast_changed_before_recomputing, "not in the same state", "cuda_autocast()"),
+        (faults.forgotten_device, "different devices", "x.to(device)"),
+        (faults.misspelled_dtype, "dtyp", "device_type, dtype"),
+    ],
+)
+def test_text_and_advice_fit(run: Callable[[], Any], said: str, advised: str) -> None:
+    explanation = explain(raised_by(run))
+    assert said in explanation.happened
+    assert advised in explanation.advice
+
+
+def test_the_advice_lists_what_autocast_and_the_scaler_take() -> None:
+    advice = explain(raised_by(faults.misspelled_dtype)).advice
+    for made in (torch.autocast, torch.amp.GradScaler):
+        for name in list(inspect.signature(made.__init__).parameters)[1:]:
+            assert name in advice, name
+
+
+def test_no_dtype_is_advised_that_is_not_there() -> None:
+    explanation = explain(raised_by(faults.complex_product))
+    assert "mat1 is complex64 and mat2 is FP32" in explanation.happened
+    assert "16-bit" not in explanation.advice
+
+
+def test_tensors_apart_are_said_to_be() -> None:
+    told = explain(
+        "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same"
+    )
+    assert "the input on cuda and the weight on cpu" in told.happened
+    assert "x.to(device)" in told.advice
+    both = explain(
+        "Input type (torch.cuda.HalfTensor) and weight type (torch.FloatTensor) should be the same"
+    )
+    assert both.id == "conv-dtypes"
+    assert "the input on cuda and the weight on cpu" in both.happened
 
 
 @pytest.mark.parametrize("keywords", [{}, {"cast_inputs": torch.float32}], ids=["", "cast_inputs"])
@@ -404,6 +622,43 @@ def test_a_warning_about_an_old_name_is_placed_in_the_users_line() -> None:
     where = explain(raised_by(faults.old_autocast)).where
     assert where is not None
     assert where.text == "torch.cuda.amp.autocast()"
+
+
+LONG = {
+    "letters": "a",
+    "words": "mat1 and mat2 ",
+    "lines": "\n    x",
+    "places": '  File "a.py", line 1, in f\n    x\n',
+    "types": "expected scalar type ",
+    "dots": "a.",
+    "quotes": '"',
+    "devices": "Expected one of cpu, cuda, ",
+    "metadata": "Recomputed values for the following tensors have different metadata ",
+    "spaces": " x",
+    "tracebacks": "Traceback (most recent call last):\n",
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_text_of_a_million_letters(name: str) -> None:
+    """None takes longer than a moment: nothing here grows with the square of the text."""
+    explanation = explain(LONG[name] * (1_000_000 // len(LONG[name])))
+    assert not explanation.known
+    assert len(str(explanation)) < 2000
+
+
+def test_patterns_begin_with_what_is_fixed() -> None:
+    """A pattern that begins with any number of letters looks at each letter of a text again and again."""
+    anything = r"(?:\[[^\]]*\]|\\[wWsSdD]|\.|%T)(?:[*+]|\{\d+,\})"
+    # At the beginning, or where the first group has another way to begin.
+    unbounded = re.compile(rf"^(?:\(\?P<\w+>|\(\?:|\()*{anything}|^\(\?:[^()]*\|(?:\(\?P<\w+>)?{anything}")
+    assert [known.pattern for known in KNOWN if unbounded.match(known.pattern)] == []
+    for such in (
+        r"(?:(?P<op>[\w.]+): Low precision)",
+        r"(?P<op>\w*): Expected",
+        r"(?:Unsupported|(?P<it>\w+) is)",
+    ):
+        assert unbounded.match(such)
 
 
 def test_a_long_message_is_cut() -> None:

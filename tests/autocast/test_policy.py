@@ -17,7 +17,7 @@ from amp_lab.autocast import policy as door
 from amp_lab.autocast.emulate import cuda_autocast
 from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.kernels.replacing import ReplacedKernels
-from amp_lab.autocast.policy import OpPolicy, Policy, policy
+from amp_lab.autocast.policy import OpPolicy, Policy, differences, policy, why
 from amp_lab.autocast.probing.probe import ask
 from tests.autocast.official_lists import (
     FOLLOWS,
@@ -426,10 +426,24 @@ def test_another_threads_log_is_not_silenced(caplog):
 # --- wrong questions
 
 
-@pytest.mark.parametrize("device", ["nonsense", "meta", "CUDA", "cuda:0", ""])
+@pytest.mark.parametrize("device", ["nonsense", "meta", "", torch.device("meta"), "x" * 3000])
 def test_a_device_without_autocast_is_an_error(device):
-    with pytest.raises(ValueError, match=r"no autocast for a device type .*'cuda' or 'cpu'"):
+    with pytest.raises(ValueError, match=r"no autocast for a device type .*'cuda' or 'cpu'") as caught:
         policy(device)
+    assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize("device", ["CUDA", "Cuda:0", "cuda ", "gpu", "GPU:1"])
+def test_a_device_spelt_otherwise_is_an_error_that_names_the_right_one(device):
+    with pytest.raises(ValueError, match=r"did you mean 'cuda'\?"):
+        policy(device)
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:7", torch.device("cuda"), torch.device("cuda", 1)])
+def test_a_device_of_a_kind_stands_for_the_kind(device):
+    assert policy(device) is policy("cuda")
+    assert why("mm", device) == why("mm", "cuda")
+    assert differences(device, torch.device("cpu")).ops == differences("cuda", "cpu").ops
 
 
 def test_a_device_whose_kernels_are_not_in_this_build_is_an_error():
@@ -437,7 +451,7 @@ def test_a_device_whose_kernels_are_not_in_this_build_is_an_error():
         policy("hpu")
 
 
-@pytest.mark.parametrize("device", [None, 3, torch.device("cuda")])
+@pytest.mark.parametrize("device", [None, 3, torch.float16])
 def test_a_device_is_a_text(device):
     with pytest.raises(TypeError, match="device_type is a text such as 'cuda'"):
         policy(device)

@@ -1,19 +1,25 @@
 """What people ask of a policy: names as they write them, why, differences, a tutorial's list, and how it shows."""
 
 import io
+import math
+import operator
 import re
+from functools import partial
 from html import unescape
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.kernels.dispatcher import autocast_key, operators_with_kernel
 from amp_lab.autocast.policy import OpPolicy, Policy, compare, differences, policy, why
 from amp_lab.autocast.probing.answers import Why, differences_between
-from amp_lab.autocast.probing.op_names import op_named, writes
+from amp_lab.autocast.probing.op_names import _SYMBOLS, op_named, writes
 from amp_lab.autocast.probing.probe import ask
 from amp_lab.autocast.probing.tables import MEANING
 from amp_lab.autocast.report.words import dtype_in_words
@@ -26,6 +32,30 @@ CLASSIC = (
 
 
 # --- names
+
+
+class Inheriting(nn.Linear):
+    """Computes what a Linear does."""
+
+
+class Overriding(nn.Linear):
+    """Computes more than a Linear does."""
+
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+class LayerNorm(nn.Module):
+    """Computes something else than its namesake."""
+
+    def forward(self, x):
+        return x - x.mean()
+
+
+def softmax(x):
+    """Compute something else than its namesake."""
+    return x / x.sum()
+
 
 NAMES = {
     "softmax": "softmax",
@@ -65,6 +95,19 @@ NAMES = {
     "ConvTranspose1d": "conv_transpose1d",
     "LogSoftmax": "log_softmax",
     "exp_": "exp_",
+    "special.expit": "special_expit",
+    "softmax()": "softmax",
+    "sum.default": "sum",
+    "half": "to",
+    "Tensor.float": "to",
+    "+=": "add_",
+    "RNN": "rnn_tanh",
+    "nn.RNNCell": "rnn_tanh_cell",
+    "LazyLinear": "linear",
+    "nn.LazyConv2d": "conv2d",
+    "nn.InstanceNorm2d": "instance_norm",
+    "nn.Unfold": "im2col",
+    "F.grid_sample": "grid_sampler",
 }
 
 
@@ -87,6 +130,22 @@ def test_names_are_understood_as_people_write_them(written):
         (torch.ops.aten.softmax.int, "softmax.int"),
         (torch.ops.aten.mm.default, "mm"),
         (torch.ops.aten.softmax, "softmax"),
+        (partial(F.softmax, dim=1), "softmax"),
+        (torch.ones(2).softmax, "softmax"),
+        (operator.floordiv, "floor_divide"),
+        (operator.and_, "bitwise_and"),
+        (torch.compile(nn.Linear(2, 2), backend="eager"), "linear"),
+        (torch.compile(F.softmax, backend="eager"), "softmax"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), "linear"),
+        (nn.LazyLinear, "linear"),
+        (Inheriting, "linear"),
+        (Inheriting(2, 2), "linear"),
+        (nn.Conv2d(1, 1, 1).forward, "conv2d"),
+        (nn.Conv2d.forward, "conv2d"),
+        (nn.RNN(2, 2), "rnn_tanh"),
+        (nn.RNN(2, 2, nonlinearity="relu"), "rnn_relu"),
+        (nn.RNNCell(2, 2, nonlinearity="relu"), "rnn_relu_cell"),
+        (F.grid_sample, "grid_sampler"),
     ],
 )
 def test_functions_modules_and_operators_are_understood(thing, name):
@@ -105,9 +164,14 @@ def test_every_operator_of_a_policy_is_known_by_its_name():
     [
         ("sofmax", "'sofmax': did you mean softmax"),
         ("torch.linaer", "did you mean linear"),
-        ("F.interpolate", r"'F.interpolate'. Name one such as 'softmax'"),
+        ("nosuch", r"no operator 'nosuch'. Name one such as 'softmax'"),
         ("softmax.nonsense", "'softmax.nonsense': did you mean softmax, softmax\\."),
+        ("softmax.default", "'softmax.default': did you mean softmax, softmax\\."),
+        ("matmul.", r"did you mean matmul, matmul.out\?"),
+        ("len", "no operator 'len'. Name one"),
         ("", "no operator ''"),
+        ("torchvision::nms", "belongs to another library"),
+        (torch.ops.prim.device.default, "prim::device belongs to another library"),
     ],
 )
 def test_a_name_that_is_none_is_an_error_with_advice(written, said):
@@ -115,7 +179,101 @@ def test_a_name_that_is_none_is_an_error_with_advice(written, said):
         op_named(written)
 
 
-@pytest.mark.parametrize("thing", [3, None, torch.ones(2), ["mm"]])
+@pytest.mark.parametrize(
+    "thing",
+    [
+        nn.MultiheadAttention(4, 2),
+        nn.MultiheadAttention(4, 2).forward,
+        nn.Transformer,
+        "nn.Transformer",
+        "MultiheadAttention",
+        nn.Sequential(nn.Linear(2, 2)),
+        F.normalize,
+        "F.normalize",
+        "torch.nn.functional.interpolate",
+        Overriding,
+        Overriding(2, 2),
+        torch.compile(Overriding(2, 2), backend="eager"),
+        LayerNorm,
+    ],
+)
+def test_what_is_made_of_several_operators_is_an_error_that_leads_to_the_x_ray(thing):
+    for ask_for in (op_named, why, policy("cuda").fate):
+        with pytest.raises(ValueError, match=r"is no single operator: .* Make an x-ray, `print\(xray\("):
+            ask_for(thing)
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (len, "Python's len is none"),
+        (math.exp, "math's exp is none"),
+        (np.exp, "numpy's exp is none"),
+        ([].sort, "list.sort is none"),
+        (softmax, "softmax is none"),
+    ],
+)
+def test_a_namesake_that_is_not_pytorchs_is_an_error(thing, said):
+    with pytest.raises(ValueError, match=f"{said} of PyTorch's functions. Name one such as 'softmax'"):
+        op_named(thing)
+
+
+@pytest.mark.parametrize("thing", ["a" * 3000, ["a"] * 3000, "x." * 2000, type("A" * 3000, (nn.Module,), {})])
+def test_what_is_wrong_and_long_is_not_repeated_in_full(thing):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        op_named(thing)
+    assert len(str(caught.value)) < 240
+
+
+SYMBOLS = {
+    "@": lambda a, b: a @ b,
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "**": lambda a, b: a**b,
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+    "@=": lambda a, b: operator.matmul(a, b),
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "~": lambda a, b: ~a.long(),
+    "&": lambda a, b: a.long() & b.long(),
+    "|": lambda a, b: a.long() | b.long(),
+    "^": lambda a, b: a.long() ^ b.long(),
+    "[]": lambda a, b: a[b.long()],
+}
+
+
+def test_each_symbol_has_its_line():
+    assert set(SYMBOLS) == set(_SYMBOLS)
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_a_symbol_is_the_operator_that_real_tensors_call(symbol):
+    class Last(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.name = function.overloadpacket.__name__
+            return function(*args, **(kwargs or {}))
+
+    with Last() as seen:
+        SYMBOLS[symbol](torch.ones(2, 2), torch.ones(2, 2))
+    below = {"matmul": "mm"}  # which matmul comes down to
+    assert seen.name == below.get(op_named(symbol), op_named(symbol))
+
+
+@pytest.mark.parametrize("thing", [3, None, torch.ones(2), ["mm"], b"mm", object(), torch.cuda])
 def test_what_is_no_name_is_an_error(thing):
     with pytest.raises(TypeError, match="name an operator as a text such as 'softmax'"):
         op_named(thing)
@@ -156,7 +314,17 @@ RULES = Policy(
         ("_convolution", Fate.FOLLOWS),  # this is one overload's name, and that one has no rule
         ("_convolution.deprecated", Fate.LOWER),
         (torch.ops.aten._convolution.default, Fate.FOLLOWS),
-        ("other_library::mm", Fate.FOLLOWS),
+        ("prim::device", Fate.FOLLOWS),
+        ("F.softmax", Fate.FP32_UNLESS),
+        ("torch.softmax", Fate.FP32_UNLESS),
+        ("Softmax", Fate.FP32_UNLESS),
+        ("aten.softmax", Fate.FP32_UNLESS),
+        (torch.ops.aten.softmax, Fate.FP32_UNLESS),
+        (torch.softmax, Fate.FP32_UNLESS),
+        (nn.Softmax(1), Fate.FP32_UNLESS),
+        ("torch.mm", Fate.LOWER),
+        ("mm.default", Fate.LOWER),
+        ("F.relu", Fate.FOLLOWS),
         (torch.ops.prim.device.default, Fate.FOLLOWS),
     ],
 )
@@ -180,9 +348,41 @@ def test_what_could_not_be_asked_is_an_error_not_a_guess(op, why_not):
         RULES.fate(op)
 
 
-def test_no_such_operator_is_an_error():
-    with pytest.raises(ValueError, match="did you mean softmax"):
-        policy("cuda").fate("sofmax")
+@pytest.mark.parametrize("ask_for", [RULES.fate, RULES.overloads], ids=["fate", "overloads"])
+@pytest.mark.parametrize(
+    ("op", "error", "said"),
+    [
+        ("sofmax", ValueError, "did you mean softmax"),
+        ("F.sofmax", ValueError, "did you mean softmax"),
+        ("softmax.default", ValueError, "did you mean softmax"),
+        ("mm.foo", ValueError, "did you mean mm, mm"),
+        ("nosuch", ValueError, "no operator 'nosuch'"),
+        ("nosuch.int", ValueError, "no operator 'nosuch.int'"),
+        ("aten::nosuch", ValueError, "no operator 'aten::nosuch'"),
+        ("other_library::mm", ValueError, "knows no operator 'other_library::mm': import the library"),
+        (None, TypeError, "not None"),
+        (3, TypeError, "not 3"),
+    ],
+)
+def test_no_such_operator_is_an_error(ask_for, op, error, said):
+    with pytest.raises(error, match=said):
+        ask_for(op)
+
+
+@pytest.mark.parametrize(
+    ("name", "overloads"),
+    [
+        ("torch.softmax", ["softmax.int"]),
+        (torch.ops.aten.softmax, ["softmax.int"]),
+        ("**", ["pow.Scalar", "pow.Tensor_Scalar"]),
+        ("aten::pow.Scalar", ["pow.Scalar"]),
+        ("torch.exp", ["exp"]),
+        ("relu", []),
+        ("prim::device", []),
+    ],
+)
+def test_overloads_that_have_a_rule(name, overloads):
+    assert RULES.overloads(name) == overloads
 
 
 def test_it_is_a_mapping():
@@ -221,7 +421,7 @@ def test_why_says_the_fate_and_what_was_seen():
         ("relu", "cuda", Fate.FOLLOWS, "no rule of its own.*FP16 in: nothing cast, FP16 out"),
         ("softmax", "cpu", Fate.FOLLOWS, "no rule of its own.*FP16 in: nothing cast, FP16 out"),
         ("+", "cuda", Fate.FOLLOWS, r"for add.Tensor: .*FP16 and FP32 in: nothing cast, FP32 out"),
-        ("exp_", "cuda", Fate.FOLLOWS, "writes into a tensor that is there already"),
+        ("exp_", "cuda", Fate.FOLLOWS, "the tensor that it writes into is there already"),
         (
             "cross_entropy",
             "cuda",
@@ -252,6 +452,29 @@ def test_a_call_that_failed_is_no_evidence():
     answer = why("batch_norm", "cuda")  # which takes no arguments that are made up
     assert answer.fate is Fate.FOLLOWS
     assert "Seen" not in str(answer)
+
+
+@pytest.mark.parametrize("op", ["LSTM", "nn.GRU", nn.GRU(2, 2), "nn.RNN", "rnn_relu", "_cudnn_rnn"])
+def test_of_recurrent_networks_it_is_said_what_cudnn_does(op):
+    said = r"cuDNN, that computes nn.LSTM, nn.GRU and nn.RNN as a whole .* to FP16, in a BF16 region, too"
+    if op in policy("cuda").unasked:  # a build with CUDA
+        with pytest.raises(LookupError, match=f"has a rule for '_cudnn_rnn', but .*{said}"):
+            why(op, "cuda")
+    else:
+        assert re.search(said, flat(why(op, "cuda")))
+        assert "AutocastRNN.cpp" in flat(why(op, "cuda"))
+        assert "Seen" not in flat(why(op, "cuda"))
+    assert "cuDNN" not in flat(why(op, "cpu"))
+
+
+def test_of_recurrent_cells_nothing_of_the_kind_is_said():
+    assert "cuDNN" not in str(why("LSTMCell", "cuda"))
+
+
+def test_answers_can_be_members_of_a_set():
+    assert len({why("mm"), why("mm", "cuda:0"), why("mm", "cpu")}) == 2
+    assert len({differences("cuda", "cpu"), differences("cuda", "cpu")}) == 1
+    assert len({compare(["mm"]), compare(["mm"])}) == 1
 
 
 def test_every_operator_of_a_policy_has_a_why():
@@ -323,14 +546,14 @@ def test_no_operator_that_writes_has_a_rule(device):
 )
 def test_an_operator_with_a_rule_is_told_from_its_writing_forms(op, said):
     assert why(op).note == said
-    assert said in str(why(op))
+    assert said in flat(why(op))
 
 
 # Two dtypes that real tensors refuse: what is called with FP16 and FP32, in the order of the arguments.
 MIXED = {
     "addmm_": lambda a, b: a.addmm_(b, a),
     "mm.out": lambda a, b: torch.mm(a, b, out=torch.empty_like(a)),
-    "sum.out": lambda a, b: torch.sum(a, out=torch.empty_like(b[0, 0])),
+    "prod.int_out": lambda a, b: torch.prod(a, 0, out=torch.empty_like(b[0])),
     "index_put_": lambda a, b: a.index_put_((torch.arange(3),), b),
     "scatter_add_": lambda a, b: a.scatter_add_(0, torch.zeros(3, 3, dtype=torch.int64), b),
     "index_add_": lambda a, b: a.index_add_(0, torch.arange(3), b),
@@ -526,7 +749,8 @@ def test_a_policy_names_what_could_not_be_asked():
 
 
 def test_cudnns_rule_is_mentioned_where_it_is_not_there():
-    assert ("_cudnn_rnn, say)" in str(policy("cuda"))) == ("_cudnn_rnn" not in policy("cuda").unasked)
+    said = "cuDNN's _cudnn_rnn, which computes nn.LSTM, nn.GRU and nn.RNN on a GPU: it casts"
+    assert (said in flat(policy("cuda"))) == ("_cudnn_rnn" not in policy("cuda").unasked)
     assert "cuDNN" not in str(policy("cpu"))
 
 

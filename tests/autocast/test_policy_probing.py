@@ -7,6 +7,7 @@ from torch.library import _scoped_library
 from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.policy import policy
 from amp_lab.autocast.probing import probe as probing
+from amp_lab.autocast.probing.apart import apart
 from amp_lab.autocast.probing.arguments import Arguments, MissingValue, make_arguments
 from amp_lab.autocast.probing.probe import Effect, ask, fate_of
 
@@ -150,7 +151,7 @@ def test_an_error_after_the_work_began_is_no_refusal():
         x = torch.ones(2)
         return Arguments([x], {}, [x])
 
-    effect = probing._effect(operator, make, "cpu", stop=False)
+    effect = apart(lambda: probing._effect(operator, make, "cpu", stop=False))  # it sets autocast's state
     assert (effect.error, effect.refusal) == ("too late", "")
 
 

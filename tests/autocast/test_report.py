@@ -162,7 +162,7 @@ def test_the_error_comes_last_with_its_explanation(failing):
     text = repr(failing)
     assert lines(failing.table())[2][-3:] == ["raised", "autocast is off", "model.py:1"]
     said = (
-        "The model failed at linear (#1 in head, model.py:1), which was given FP16, FP32, where autocast is off; "
+        "The model failed at linear (#1, model.py:1), which was given FP16, FP32, where autocast is off; "
         "nothing after that ran."
     )
     assert " ".join(text.split()).endswith(f"{said} {' '.join(str(failing.explanation).split())}")
@@ -312,7 +312,7 @@ def test_html_opens_and_closes_by_module(image):
     said = [each.split(" FP")[0] for each in found.summaries]
     assert said[1:3] == ["layers.0 … layers.11 (EncoderLayer): 12 times the same", "attn (Attention)"]
     assert said[0].startswith("forward: 123 operators")
-    assert found.summaries[1].startswith(f"{said[1]} FP16 × 6FP32 × 4")
+    assert found.summaries[1].startswith(f"{said[1]} FP16 × 72FP32 × 48")
 
 
 def test_a_large_model_is_shown_closed():
@@ -456,7 +456,8 @@ def test_json_keeps_what_matters(failing):
     assert data["ops"][0]["casts"][1]["value"]["name"] == "first.weight"
     assert data["dtype"] == "float16"
     place = Source("a.py", 3, "f", "x")
-    op = replace(failing.ops[0], source=place, fate=Fate.WIDEST, region=None, within="F", view=True)
+    more = {"source": place, "fate": Fate.WIDEST, "region": None, "within": "F", "view": True}
+    op = replace(failing.ops[0], **more, scalars=(("other", 1e-05), ("alpha", 2)))
     assert XRay.from_json(replace(failing, ops=(op,)).to_json()).ops == (op,)
 
 
@@ -492,3 +493,63 @@ def test_foreign_text(text):
         XRay.from_json(text)
     with pytest.raises(TypeError, match="bytes"):
         XRay.from_json(text.encode())
+
+
+def test_a_fold_says_how_many_more_there_are():
+    tape = Tape()
+    x = Value((4, 4), FP16)
+    for _ in range(5):
+        x = tape.op("relu", x)
+    lines = tape.xray().table().splitlines()
+    assert [line.split()[1:] for line in lines if "more like this" in line] == [
+        ["and", "4", "more", "like", "this"]
+    ]
+
+
+def test_operators_on_integers_are_counted_and_listed_only_if_asked():
+    tape = Tape()
+    tape.op("add_", Value((), torch.int64))
+    assert "add_" in tape.xray().table()  # there is nothing else
+    tape.op("relu", Value((4, 4), FP16))
+    assert "add_" not in tape.xray().table()
+    assert "1 operator without floating-point numbers not listed" in flat(tape.xray().table())
+    assert "add_" in tape.xray().table(views=True)
+
+
+def test_a_cast_of_the_code_shows_its_bytes():
+    tape = Tape()
+    tape.to(Value((10, 10), FP16), FP32)
+    assert "FP16→FP32 400\N{NO-BREAK SPACE}B" in tape.xray().table()
+
+
+@pytest.mark.parametrize(("found", "written"), [('"cuda"', '"tpu"'), ('"float16"', '"float17"')])
+def test_json_with_an_unknown_device_or_dtype_is_refused(found, written):
+    tape = Tape()
+    tape.op("relu", Value((4, 4), FP16))
+    text = tape.xray().to_json()
+    assert found in text
+    with pytest.raises(ValueError, match=written.strip('"')):
+        XRay.from_json(text.replace(found, written))
+
+
+def test_plain_numbers_survive_json():
+    tape = Tape()
+    tape.op(
+        "masked_fill", Value((4, 4), FP16), scalars=(("value", float("-inf")), ("other", 3), ("alpha", 0.5))
+    )
+    x = tape.xray()
+    assert "Infinity" not in x.to_json()  # which is no JSON
+    assert XRay.from_json(x.to_json()) == x
+
+
+@pytest.mark.parametrize(("name", "fate", "dtype", "said"), [
+    ("log_softmax", Fate.FP32_UNLESS, FP16, "FP16 was passed as dtype"),
+    ("einsum", Fate.LOWER, torch.complex64, "complex64 is left alone"),
+    ("linear", Fate.LOWER, torch.float64, "FP64 is left alone"),
+    ("softmax", Fate.FP32_UNLESS, FP32, "FP32 unless a dtype is passed"),
+])  # fmt: skip
+def test_why_says_what_happened_and_not_the_rule_alone(name, fate, dtype, said):
+    tape = Tape()
+    tape.op(name, Value((4, 4), dtype))
+    tape.ops[0] = replace(tape.ops[0], fate=fate, dtype=dtype, casts=())
+    assert said in tape.xray().table()

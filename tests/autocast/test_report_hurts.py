@@ -3,6 +3,7 @@
 Models are x-rayed for real; what a real x-ray cannot show in a few lines is written on a tape by hand.
 """
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,48 +13,7 @@ from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.records import Value
 from amp_lab.autocast.xray import xray
 from tests.autocast.hand_made import BF16, FP16, FP32, Tape, encoder
-
-D, ROWS = 64, 32
-ACTIVATION = ROWS * D  # numbers
-
-
-class Net(nn.Module):
-    """Two linear layers, a matrix, and a forward pass that a test writes."""
-
-    def __init__(self, body):
-        super().__init__()
-        self.first, self.second = nn.Linear(D, D), nn.Linear(D, D)
-        self.weight = nn.Parameter(torch.randn(D, D))
-        self.body = body
-
-    def forward(self, x):
-        return self.body(self, x)
-
-
-def seen(body, dtype=FP16, device_type="cuda", change=None):
-    model = Net(body)
-    if change:
-        change(model)
-    return xray(model, torch.randn(ROWS, D), device_type=device_type, dtype=dtype, backward=False)
-
-
-def ids(x):
-    return [each.id for each in x.warnings]
-
-
-def only(x):
-    """Return the one warning, after a look at what every warning must have."""
-    (remark,) = x.warnings
-    assert remark.ops
-    assert remark.ops == tuple(sorted(set(remark.ops)))
-    assert all(0 <= number < len(x.ops) for number in remark.ops)
-    assert remark.advice
-    return remark
-
-
-def names(x, remark):
-    return [x.ops[number].name for number in remark.ops]
-
+from tests.autocast.harmed import ACTIVATION, ROWS, D, ids, names, only, seen
 
 # --- casts there and back
 
@@ -131,6 +91,42 @@ def test_a_transposed_weight_is_cast_at_every_use():
     assert "views of them" in only(seen(body)).sentence
 
 
+def attention(**options):
+    return nn.MultiheadAttention(D, 4, batch_first=True, **options)
+
+
+def test_three_different_parts_of_a_weight_are_cast_once_each():
+    q, k, v = torch.randn(3, 2, 5, D)
+    x = xray(attention(), q, k, v, backward=False)
+    casts = [cast for op in x.ops for cast in op.casts if cast.value.shape == (D, D) and cast.copied]
+    assert len(casts) == 3 + 1  # a third of in_proj_weight each, and out_proj.weight
+    assert ids(x) == []
+
+
+def test_parts_of_a_weight_that_are_cast_again():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = attention(bias=False)
+
+        def forward(self, q, k, v):
+            return self.attention(self.attention(q, k, v)[0], k, v)[0]
+
+    remark = only(xray(Twice(), *torch.randn(3, 2, 5, D), backward=False))
+    assert "attention.in_proj_weight was cast to FP16 6 times" in remark.sentence
+    assert f"{3 * D * D * 2 / 1000:.1f}\N{NO-BREAK SPACE}kB of that copied for nothing" in remark.sentence
+
+
+def test_the_advice_about_a_parametrization_helps():
+    model = nn.utils.parametrizations.spectral_norm(nn.Linear(D, D))
+    remark = only(xray(model, torch.randn(ROWS, D), backward=False))
+    assert "a parametrization (such as spectral_norm" in remark.sentence
+    parametrization = model.parametrizations.weight[0]
+    parametrization.forward = torch.autocast("cuda", enabled=False)(parametrization.forward)
+    assert 'p.forward = torch.autocast("cuda", enabled=False)(p.forward)' in remark.advice
+    assert ids(xray(model, torch.randn(ROWS, D), backward=False)) == []
+
+
 def test_a_trained_layer_is_cast_once():
     assert ids(seen(thrice)) == []
 
@@ -182,10 +178,23 @@ def test_a_small_product_in_fp32_is_no_hot_path():
     assert ids(seen(body)) == []
 
 
+def test_a_product_with_a_vector_waits_for_memory():
+    def body(net, x):
+        with torch.autocast(x.device.type, enabled=False):
+            return net.weight @ x[0]
+
+    assert ids(seen(body)) == []
+
+
 def test_a_product_in_fp64():
     x = seen(lambda net, x: net.second((x.double() @ net.weight.double()).float()))
     remark = only(x)
     assert (remark.id, names(x, remark)) == ("fp64-matmul", ["matmul"])
+
+
+def test_a_product_with_weights_in_fp64():
+    x = seen(lambda net, x: net.second(net.first(x).double()), change=lambda net: net.second.double())
+    assert "second.weight is FP64 itself" in only(x).advice
 
 
 def test_fp64_that_is_no_product():
@@ -227,6 +236,20 @@ def test_integers_that_meet_fp16(op, reported):
     assert ids(x.xray()) == reported
 
 
+@pytest.mark.parametrize("long", [2048, 2049, 5000])
+def test_a_running_sum_of_integers(long):
+    mask = torch.ones(1, 5000, dtype=torch.long)
+
+    def positions(net, x):
+        return net.first(x).mean() * ((mask[:, :long].cumsum(-1) - 1) * mask[:, :long]).type_as(net.first(x))
+
+    x = seen(positions)
+    reported = long > 2048
+    assert ids(x) == ["integers-in-16-bits"] * reported
+    if reported:
+        assert f"a running sum of {long:,} whole numbers" in only(x).sentence
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -236,6 +259,9 @@ def test_integers_that_meet_fp16(op, reported):
         lambda net, x: net.first(x)[torch.arange(5000) % ROWS],  # places
         lambda net, x: net.first(x) + torch.arange(5000).float().sin().half().mean(),  # sines are small
         lambda net, x: F.embedding(torch.arange(5000) % D, net.weight),
+        lambda net, x: net.first(x) + (torch.arange(3000) - 1500).half().mean(),  # -1,500 to 1,499
+        lambda net, x: F.embedding(torch.ones(1, 5000, dtype=torch.long).cumsum(-1) % D, net.weight),
+        lambda net, x: net.first(x) + torch.ones(9000, 3, dtype=torch.long).cumsum(-1).half().mean(),
     ],
 )
 def test_integers_that_16_bits_hold_or_never_see(body):
@@ -272,6 +298,7 @@ def test_a_tensor_without_a_dtype_is_fp32_too(body):
         lambda net, x: net.second((h := net.first(x)) + torch.zeros_like(h)),
         lambda net, x: net.second((h := net.first(x)) + torch.randn(h.shape, dtype=h.dtype)),
         lambda net, x: net.second(net.first(x) * torch.tensor(0.5)),  # no dimensions: FP16 stays
+        lambda net, x: nn.LSTM(D, D, batch_first=True)(net.first(x))[0],  # its first state is its own
         lambda net, x: net.second(
             net.first(x).mean() * torch.ones(ROWS, D)
         ),  # a number in FP16 widens nothing
@@ -283,6 +310,63 @@ def test_a_tensor_without_a_dtype_is_fp32_too(body):
 )
 def test_tensors_that_widen_nothing(body):
     assert ids(seen(body)) == []
+
+
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+@pytest.mark.parametrize("dtype", [FP16, BF16], ids=["FP16", "BF16"])
+def test_what_pytorchs_own_recurrent_layers_make_is_not_the_users(dtype, device_type):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.gru, self.alone = nn.LSTM(D, D), nn.GRU(D, D), nn.GRU(D, D)
+
+        def forward(self, x):
+            hidden, _ = self.lstm(x)  # on CUDA in FP16, whatever the region's dtype is
+            return self.gru(hidden)[0], self.alone(x)[0]
+
+    x = xray(Recurrent(), torch.randn(4, 2, D), dtype=dtype, device_type=device_type, backward=False)
+    assert any(op.name == "zeros" and op.module == "gru" for op in x.ops)
+    assert ids(x) == []
+
+
+FP64_ARRAY = np.linspace(0, 1, D)
+
+
+@pytest.mark.parametrize(("body", "source"), [
+    (lambda net, x: net.first(x) + torch.from_numpy(FP64_ARRAY), "NumPy"),
+    (lambda net, x: net.first(x) + torch.tensor(FP64_ARRAY)[None], "NumPy"),
+    (lambda net, x: net.first(x) * net.scale, "scale, which is FP64"),
+    (lambda net, x: net.first(x) + net.constant, "an attribute"),
+    (lambda net, x: net.first(x) + torch.ones(D, dtype=torch.float64), "an FP64 tensor from ones"),
+    (lambda net, x: net.first(x) + x.double(), "an FP64 tensor from to"),
+])  # fmt: skip
+def test_an_fp64_tensor_widens_what_it_meets(body, source):
+    def change(net):
+        net.register_buffer("scale", torch.ones(D, dtype=torch.float64))
+        net.constant = torch.ones(D, dtype=torch.float64)
+
+    x = seen(body, change=change)
+    remark = only(x)
+    assert remark.id == "fp64-tensor"
+    assert "turned FP16 into FP64" in remark.sentence
+    assert source in remark.sentence
+    assert "default" not in remark.sentence
+
+
+@pytest.mark.parametrize("body", [
+    lambda net, x: net.first(x) * torch.tensor(0.5, dtype=torch.float64),  # no dimensions
+    lambda net, x: net.first(x) + torch.from_numpy(FP64_ARRAY).half(),
+    lambda net, x: net.first(x).double() * torch.from_numpy(FP64_ARRAY),  # FP64 on purpose
+])  # fmt: skip
+def test_fp64_that_widens_nothing(body):
+    assert ids(seen(body)) == []
+
+
+def test_where_an_fp32_tensor_came_in():
+    numbers = np.linspace(0, 1, D, dtype=np.float32)
+    remark = only(seen(lambda net, x: net.first(x) + torch.from_numpy(numbers)))
+    assert remark.id == "hard-coded-dtype"
+    assert remark.sentence.startswith("an FP32 tensor came in at test_report_hurts.py:")
 
 
 @pytest.mark.parametrize("body", [
@@ -331,7 +415,7 @@ def test_an_error_that_is_not_about_dtypes_is_no_warning():
     assert ids(x) == []
 
 
-# --- parameters, and arithmetic by hand
+# --- parameters
 
 
 def test_parameters_in_fp16():
@@ -363,57 +447,6 @@ def test_frozen_parameters_in_16_bits_are_well():
         )
         == []
     )
-
-
-def test_an_exponential_in_place():
-    x = seen(lambda net, x: net.second((e := net.first(x).exp_()) / e.sum(-1, keepdim=True)))
-    assert (only(x).id, names(x, only(x))) == ("by-hand-in-16-bits", ["exp_"])
-    x = torch.tensor([11.0, 11.1], dtype=FP16)
-    assert x.exp().isinf().tolist() == [False, True]
-
-
-def test_an_exponential_on_a_cpu_has_no_rule():
-    def body(net, x):
-        return net.second(net.first(x).exp())
-
-    assert ids(seen(body, device_type="cpu")) == ["by-hand-in-16-bits"]
-    assert ids(seen(body, device_type="cuda")) == []
-    assert ids(seen(body, BF16, device_type="cpu")) == []  # BF16 reaches as far as FP32
-
-
-def test_a_square_outside_the_region():
-    def body(net, x):
-        h = net.first(x)
-        with torch.autocast(x.device.type, enabled=False):
-            return h.pow(2).float()
-
-    assert "autocast is off there" in only(seen(body)).sentence
-    assert (torch.tensor([255.0, 256.0], dtype=FP16) ** 2).isinf().tolist() == [False, True]
-    assert torch.tensor(1.7e-4, dtype=FP16) ** 2 == 0 < torch.tensor(1.9e-4, dtype=FP16) ** 2
-
-
-def test_a_norm_by_hand():
-    def body(net, x):
-        h = net.first(x)
-        return net.second(h * torch.rsqrt((h * h).mean(-1, keepdim=True) + 1e-4))
-
-    x = seen(body)
-    assert (only(x).id, names(x, only(x))) == ("squares-in-16-bits", ["mul"])
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        lambda net, x: net.second(net.first(x) * net.second(x)),
-        lambda net, x: (net.first(x) * net.second(x)).mean(-1),  # a product of two tensors
-        lambda net, x: torch.mul(*net.first(x).chunk(2, -1)).mean(-1),  # of two halves
-        lambda net, x: ((h := net.first(x)) * h).relu(),  # no sum
-        lambda net, x: ((h := net.first(x).float()) * h).mean(-1),
-        lambda net, x: F.rms_norm(net.first(x), (D,)),
-    ],
-)
-def test_products_that_are_no_norm(body):
-    assert ids(seen(body)) == []
 
 
 # --- healthy models

@@ -113,8 +113,15 @@ def test_a_cast_in_the_code_ends_where_it_goes(given):
     tape.op("argmax", Value((2, 8), FP16), dtype=torch.int64, shape=(2,))
     tape.op("add", Value((2,), torch.int64))
     tape.xray().plot()
-    cast, _, integers = given["items"]
+    cast, _ = given["items"]  # without the counter
     assert cast.cells == [Cell({"FP32": "FP32"}, [Arrow("FP16", "FP32", "x")])]
+
+
+def test_a_model_of_integers_is_drawn(given):
+    tape = Tape()
+    tape.op("add", Value((2,), torch.int64))
+    tape.xray().plot()
+    (integers,) = given["items"]
     assert integers.cells == [Cell({"no floats": "int64"}, [])]
 
 
@@ -199,3 +206,15 @@ def test_it_draws_for_real(image):
     texts = [each.get_text() for each in figure.axes[0].texts]
     assert {"My title", "× 12", "attn"} <= set(texts)
     assert texts.count("FP16") == 2 + 2 * 7  # heads, and seven marks in each phase
+
+
+def test_what_is_folded_away_in_a_closed_module_is_counted(given):
+    tape, x = Tape(), Value((2, 8), FP16)
+    tape.types["a"] = "Stack"
+    for number in range(5):
+        x = tape.linear(x, f"a.{number}", 8)
+    with tape.module("a", "Stack"):
+        x = tape.op("relu", x)
+    tape.op("tanh", x)
+    tape.xray().plot(depth=0)
+    assert given["items"][:1] == [Row("a (Stack): 10 casts", [Cell({"FP16": "× 6"})])]

@@ -77,18 +77,59 @@ def test_a_layer_that_differs_in_a_dtype_stands_alone():
     assert kinds == [2, "layers.2", 3]
 
 
-def test_shapes_and_names_do_not_keep_layers_apart():
-    tape, x = Tape(), Value((2, 3), FP32)
-    for number, wide in enumerate((8, 16, 32)):
-        tape.types[f"{number}"] = "Block"
-        x = tape.linear(x, f"{number}.in", wide)
-        x = tape.linear(x, f"{number}.out", wide)
-        with tape.module(f"{number}", "Block"):
+def blocks(*paths, wide=(8, 8, 8, 8), inner=("in", "out"), given=FP16):
+    """Return a tape on which blocks of two layers and a relu run one after the other."""
+    tape, x = Tape(), Value((2, 8), given)
+    for path, size in zip(paths, wide, strict=False):
+        tape.types[path] = "Block"
+        for name in inner:
+            x = tape.linear(x, f"{path}.{name}", size)
+        with tape.module(path, "Block"):
             x = tape.op("relu", x)
-    # The first is given FP32, the others FP16.
-    assert outline(tree(tape)) == (
-        "[0[0.in[linear] 0.out[linear] relu] 2*(1[1.in[linear] 1.out[linear] relu])]"
-    )
+    return tape
+
+
+def kinds(branch):
+    """Write what stands side by side: paths of modules, and how often folded ones came."""
+    return [
+        f"{each.times} × {each.items[0].path}" if isinstance(each, Fold) else each.path
+        for each in branch.items
+    ]
+
+
+def test_layers_of_other_dtypes_sizes_or_parts_are_not_the_same():
+    assert kinds(tree(blocks("0", "1", "2", "3"))) == ["4 × 0"]
+    assert kinds(tree(blocks("0", "1", "2", "3", given=FP32))) == ["0", "3 × 1"]
+    assert kinds(tree(blocks("0", "1", "2", "3", wide=(8, 8, 16, 16)))) == ["2 × 0", "2", "3"]  # 2 is given 8
+    named = blocks("0", "1")
+    named.types["0.in"] = "MyLinear"
+    assert kinds(tree(named)) == ["0", "1"]
+    renamed = blocks("0", "1")
+    for place, op in enumerate(renamed.ops):
+        if op.module == "1.out":
+            renamed.ops[place] = replace(op, module="1.down")
+    assert kinds(tree(renamed)) == ["0", "1"]
+
+
+def test_only_siblings_of_one_container_are_folded():
+    assert kinds(tree(blocks("layers.0", "layers.1"))) == ["2 × layers.0"]
+    assert kinds(tree(blocks("layer1.0", "layer2.0"))) == ["layer1.0", "layer2.0"]
+    assert kinds(tree(blocks("first", "second"))) == ["first", "second"]
+    assert kinds(tree(blocks("stage.0.0", "stage.0.1", "stage.1.0", "stage.1.1"))) == [
+        "2 × stage.0.0", "2 × stage.1.0",
+    ]  # fmt: skip
+
+
+def test_a_branch_beside_a_layer_is_shown():
+    """As in ResNet: conv2, bn2, and beside them down.0, down.1, which do the same at other sizes or elsewhere."""
+    tape, x = Tape(), Value((2, 8), FP16)
+    tape.types["down"] = "Sequential"
+    for convolution, norm in (("conv1", "bn1"), ("conv2", "bn2"), ("down.0", "down.1")):
+        x = tape.linear(x, convolution, 8)
+        with tape.module(norm, "BatchNorm2d"):
+            x = tape.op("add_", x)
+            x = tape.op("batch_norm", x)
+    assert kinds(tree(tape)) == ["conv1", "bn1", "conv2", "bn2", "down.0", "down.1"]
 
 
 def test_steps_of_several_operators_are_folded_as_a_group():
@@ -105,8 +146,7 @@ def test_nothing_is_lost():
     shown = [op for op in tape.ops if not op.view]
     assert list(ops_in(tree(tape, fold=False))) == shown
     folded = tree(tape)
-    layer = sum(op.module.startswith("layers.1") for op in shown)
-    assert len(list(ops_in(folded))) == len(shown) - 2 * layer
+    assert list(ops_in(folded)) == shown
     assert (
         rows(folded) == 1 + 1 + (1 + 1 + 1 + 1 + 3 + 6) + 2
     )  # the model, embed, the fold with its layer, head, loss
@@ -122,3 +162,10 @@ def test_calls_whose_weights_were_cached_are_not_like_the_first():
     for call in range(1, 7):
         x = tape.linear(x, "a", 8, call=call)
     assert outline(tree(tape)) == "[a[linear] 5*(a[linear])]"
+
+
+def test_operators_on_other_sizes_are_not_the_same():
+    tape = Tape()
+    for size in (4, 4, 4, 4, 8, 16, 32, 64):
+        tape.op("amax", Value((size,), FP16), shape=())
+    assert outline(tree(tape)) == "[4*(amax) amax amax amax amax]"

@@ -5,6 +5,7 @@ import threading
 import time
 import warnings
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import torch
@@ -238,6 +239,80 @@ def test_it_does_not_decorate_what_runs_after_the_call():
             tensor_cores()(function)
 
 
+class Generates:
+    def __call__(self):
+        yield
+
+
+class Computes:
+    def __call__(self, dtype=FP16):
+        return emulated(dtype)
+
+
+@pytest.mark.parametrize(
+    ("thing", "advice"),
+    [
+        (3, "give it a function"),
+        (None, "give it a function"),
+        (torch.ones(2), "give it a function"),
+        (torch.nn.Linear, "decorate its methods"),
+        (torch.nn.Linear(1, 1), "decorate its forward"),
+        (staticmethod(len), "below that decorator"),
+        (classmethod(len), "below that decorator"),
+        (property(len), "below that decorator"),
+        (Generates(), "use a with-block inside it"),
+        (partial(Generates.__call__, None), "use a with-block inside it"),
+    ],
+)
+def test_it_decorates_nothing_but_plain_functions(thing, advice):
+    with pytest.raises(TypeError, match=rf"^tensor_cores\(\) decorates plain functions, not .*: .*{advice}"):
+        tensor_cores(always=True)(thing)
+
+
+@pytest.mark.parametrize("function", [Computes(), partial(Computes(), FP16), lambda: emulated()])
+def test_it_decorates_whatever_is_called_like_a_function(function):
+    assert tensor_cores(always=True)(function)()
+    assert not emulated()
+
+
+async def _later():
+    pass
+
+
+async def _later_and_again():
+    yield
+
+
+@pytest.mark.parametrize(
+    "function", [lambda: (x for x in "ab"), lambda: _later(), lambda: _later_and_again()]
+)
+def test_a_function_that_leaves_its_work_for_later_is_an_error_when_it_is_called(function):
+    decorated = tensor_cores(always=True)(function)
+    with pytest.raises(TypeError, match="whose work begins when the block is over: use a with-block inside"):
+        decorated()
+    assert not emulated()
+    gc.collect()  # no warning of a coroutine that was never awaited
+
+
+def test_a_block_that_did_not_begin_cannot_end():
+    arithmetic, other = tensor_cores(always=True), tensor_cores(always=True)
+    again = r"no block of this tensor_cores\(always=True\) runs that could end: let a with-statement"
+    with other:
+        with pytest.raises(RuntimeError, match=again):
+            arithmetic.__exit__(None, None, None)
+        assert emulated()  # the other's block goes on
+        with arithmetic:
+            pass
+        with pytest.raises(RuntimeError, match=again):
+            arithmetic.__exit__(None, None, None)
+        assert emulated()
+    arithmetic.start()
+    with pytest.raises(RuntimeError, match=again):  # what was started is no block
+        arithmetic.__exit__(None, None, None)
+    assert emulated()
+    arithmetic.stop()
+
+
 @pytest.mark.parametrize("always", ["no", "", 1, None])
 def test_always_is_true_or_false(always):
     with pytest.raises(TypeError, match=f"always is True or False, not {always!r}"):
@@ -407,7 +482,7 @@ def test_what_it_says_on_an_old_cpu(facts):
             f"On CPU tensors, matrix products and convolutions in FP16 and BF16 {IDEAL} "
             "FP32 kernels do the work, since this CPU has no fast ones for FP16 and BF16."
         )
-    assert "is off" in repr(arithmetic)
+    assert said(arithmetic).endswith("is off.")
 
 
 def test_what_it_says_on_a_fast_cpu(facts):

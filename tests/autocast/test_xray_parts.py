@@ -48,6 +48,19 @@ def test_layers_of_kernels_under_a_dispatch_mode():
     assert result.equal(x @ weight.t())
 
 
+def test_the_same_code_in_two_files_has_two_sources(tmp_path):
+    """Python takes code objects for equal that differ in nothing but their file."""
+    layers = []
+    for name in ("first.py", "second.py"):
+        (tmp_path / name).write_text("def forward(x):\n    return x.relu()\n")
+        namespace = {}
+        exec(compile((tmp_path / name).read_text(), str(tmp_path / name), "exec"), namespace)
+        layers.append(namespace["forward"])
+    assert layers[0].__code__ == layers[1].__code__
+    found = xray(lambda x: layers[1](layers[0](x)), torch.randn(2, 3), backward=False)
+    assert [op.source.file for op in found.ops] == [str(tmp_path / "first.py"), str(tmp_path / "second.py")]
+
+
 @both_modes
 def test_gradients_of_what_a_function_reaches_stay(mode):
     """A function's modules are borrowed; a tensor that it holds by itself is a leaf of the user's own."""

@@ -17,8 +17,9 @@ from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.policy import policy
 from amp_lab.course import catalog
 from amp_lab.course.judging.exercise import check_of, grade, judge
-from amp_lab.course.judging.verdict import Stopped, Wrong
-from amp_lab.course.lessons.l06 import scenes, telling
+from amp_lab.course.judging.verdict import Raised, Stopped, Wrong
+from amp_lab.course.lessons.l06 import drawing, losses, repairing, scenes, settings, telling
+from amp_lab.course.lessons.l06.elsewhere import claimed
 from amp_lab.course.lessons.l06.given import BrokenBlock
 from tests.course.answers import l06
 
@@ -248,16 +249,128 @@ def test_a_page_with_everything_switched_on_changes_no_verdict(bank):
             assert verdict.diagnosis == diagnosis, verdict.text
 
 
-def test_what_a_fake_tensor_cannot_follow_is_no_fault(capfd):
-    def copies_and_branches(x):
-        with torch.autocast(x.device.type, enabled=False):
-            wide = x.float().contiguous()
-            if wide[..., 0].detach().sum() == 0.5:
-                return wide
-            centred = wide - wide.mean(dim=-2, keepdim=True)
-            return centred.mT.contiguous() @ centred / (x.shape[-2] - 1)
+# Tensors that say they are elsewhere
 
-    verdict = grade("6.3", copies_and_branches)
-    assert verdict.passed, verdict.text
-    assert verdict.notes == ()
-    assert capfd.readouterr() == ("", "")
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_tensors_claim_a_device_and_autocast_follows_it(kind):
+    x = torch.ones(2, 2)
+    with emulate.cuda_autocast(), claimed(kind, HALF):
+        assert (x.device.type, x.is_cpu, x.is_cuda) == (kind, False, kind == "cuda")
+        assert torch.zeros(2, device=x.device).requires_grad_().sum().device.type == kind
+        found = [(x @ x).dtype]
+        with torch.autocast("cpu", enabled=False):
+            found.append((x @ x).dtype)
+        with torch.autocast(kind, enabled=False):
+            found.append((x @ x).dtype)
+    assert found == [HALF, HALF, SINGLE]
+    assert x.device.type == "cpu"
+    assert not torch.is_autocast_enabled(kind)
+
+
+def test_what_is_moved_to_the_cpu_is_computed_there():
+    x = torch.ones(2, 2)
+    with emulate.cuda_autocast(), claimed("cuda", HALF) as device:
+        with pytest.raises(TypeError, match="numpy"):
+            x.numpy()
+        moved = x.cpu()
+        assert (moved @ moved).dtype == SINGLE
+        assert device.left
+        moved.to(x.device)
+        assert not device.left
+
+
+def test_an_error_of_the_answers_own_is_told_elsewhere_too():
+    def refuses_gpus(x):
+        if x.device.type != "cpu":
+            raise ValueError("on a CPU only")
+        return l06.opens_an_island(x)
+
+    verdict = grade("6.3", refuses_gpus)
+    assert type(verdict) is Raised
+    assert "on a CPU only" in verdict.sentence
+    assert '"cuda"' in verdict.sentence
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda: torch.set_autocast_enabled("cpu", False),
+        lambda: torch.set_autocast_enabled("xpu", True),
+        lambda: torch.set_autocast_dtype("cuda", torch.float32),
+        lambda: torch.set_autocast_cache_enabled(False),
+        torch.autocast_increment_nesting,
+        lambda: torch.set_grad_enabled(False),
+        lambda: torch.set_default_dtype(torch.float64),
+    ],
+)
+def test_every_setting_is_compared_and_put_back(spoil):
+    def answer(logits, targets):
+        result = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), targets)
+        spoil()
+        return result
+
+    before = settings.now()
+    verdict = grade("6.5", answer)
+    assert type(verdict) is Wrong
+    assert verdict.diagnosis == "left-changed"
+    assert settings.now() == before
+
+
+# 6.2: rounding decides nothing
+
+
+@pytest.mark.parametrize("case", drawing.CASES)
+def test_relus_edge_is_far_away(case):
+    found = drawing.right(case.x().detach(), drawing.parameters(), case.region)
+    assert (found.inner.abs() > 2 * found.near).all()
+
+
+RIGHT_BLOCKS = [
+    l06.CastsFirst,
+    l06.CastsByHandOnAnIsland,
+    l06.FoldsTheGainIntoTheWeight,
+    l06.IslandRoundTheNorm,
+]
+
+
+@pytest.mark.parametrize("case", [case for case in drawing.CASES if case.learns and all(case.sizes)])
+@pytest.mark.parametrize("answer", RIGHT_BLOCKS)
+def test_right_blocks_pass_with_a_margin(answer, case):
+    made, leaf = answer(drawing.WIDTH), case.x()
+    repairing._give_parameters(made, drawing.parameters())
+    with emulate.cuda_autocast(), emulate.tensor_cores(), scenes.watched(case.region):
+        out = made(scenes.given(leaf))
+    found = drawing.right(leaf.detach(), drawing.parameters(), case.region)
+    assert ((out.double() - found.output).abs() < 0.75 * found.near).all()
+    seed = torch.rand(leaf.shape, generator=torch.Generator().manual_seed(8)) - 0.5
+    (out.float() * seed).sum().backward()
+    leaves = {"x": leaf} | dict(made.named_parameters())
+    want = repairing.right_gradients(leaves, seed)
+    for name, each in leaves.items():
+        off = repairing.gradient_off(name, each.grad.double(), want[name], case.region)
+        assert (off < 0.5).all(), name
+
+
+# 6.5: what its text promises
+
+
+def test_the_loss_has_a_tiny_case_and_a_large_one():
+    tiny = [case for case in losses.CASES if case.sure]
+    assert [float(losses.right(*case.tensors()).detach()) < 1e-6 for case in tiny] == [True]
+    assert losses._LARGE.tensors()[0].numel() >= 1e5
+    assert 1 / losses._LARGE.tensors()[0].numel() < torch.finfo(HALF).smallest_normal
+
+
+def test_an_answer_that_loops_does_not_meet_the_large_case():
+    calls = []
+
+    def loops(logits, targets):
+        calls.append(logits.numel())
+        return l06.takes_one_logit_after_the_other(logits, targets)
+
+    assert grade("6.5", loops).passed
+    assert max(calls) == 24

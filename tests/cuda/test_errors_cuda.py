@@ -73,6 +73,17 @@ def test_a_convolution_names_cuda_tensors():
     assert dict(explanation.dtypes) == {"the input": torch.float16, "the weight": torch.float32}
 
 
+def test_a_forgotten_device():
+    weight = ones(4, 3, 3, 3)
+    for run in (
+        lambda: torch.nn.functional.conv2d(ones(1, 3, 5, 5), weight),
+        lambda: ones(2, 4) @ weight[:, :, 0, 0],
+    ):
+        explanation = explain(error_of(run))
+        assert explanation.id == "devices"
+        assert "to(device)" in explanation.advice
+
+
 def test_gradients_in_bf16():
     """Until a version of PyTorch has the kernel, the scaler fails on them."""
     model = torch.nn.Linear(3, 1, device="cuda", dtype=torch.bfloat16)

@@ -192,11 +192,14 @@ def test_title_and_note_are_as_long_as_the_figure_is_wide(length, dpi):
 
 def test_the_columns_take_the_room_that_the_title_needs():
     _, short = drawn(title="A")
-    figure, long = drawn(title="A title of one line: the dtype of every operator, on CUDA")
+    figure, long = drawn(title="A long title on one line: the dtype of every operator, FP16 on CUDA")
     assert all("\n" not in said for said in texts(long))
+    apart = []
     for axes in (short, long):
-        ends = max(middle(each)[0] for each in marks(axes))
-        assert ends > 0.7 * axes.get_xlim()[1]
+        places = sorted(middle(each)[0] for each in marks(axes))
+        assert places[-1] > 0.7 * axes.get_xlim()[1]
+        apart.append(places[-1] - places[0])
+    assert apart[1] > apart[0] + 0.1
     assert figure.get_figwidth() < 7
 
 

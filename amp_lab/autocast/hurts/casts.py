@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
-from amp_lab.autocast.hurts.flow import HALVES, WIDE, Flow, base
+from amp_lab.autocast.hurts.flow import HALVES, WIDE, Flow, base, numel
 from amp_lab.autocast.hurts.remarks import Remark, alike, several
 from amp_lab.autocast.records import Cast, Op
 from amp_lab.autocast.report.summary import is_cast, written
@@ -130,26 +130,27 @@ def cast_again(xray: XRay, flow: Flow) -> Iterator[Remark]:
     all bytes that casts copy is not reported.
     """
     frozen = {each.name for each in xray.frozen}
-    parameters = frozen | {each.name for each in xray.trainable}
+    sizes = {each.name: numel(each) for each in (*xray.frozen, *xray.trainable) if each.name}
     found: _Casts = {}
     for op in flow.ops:
         for cast in op.casts:
             weight = flow.root(cast.value)
-            if weight.name in parameters and weight.name and cast.copied:
+            if weight.name in sizes and weight.name and cast.copied:
                 found.setdefault((weight.name, cast.dtype), []).append((op, cast, weight != cast.value))
-    again = {key: casts for key, casts in found.items() if len(casts) > 1}
-    for why in ("frozen", "view", "other"):
-        group = {
-            key: casts
-            for key, casts in again.items()
-            if _why_again(key[0] in frozen, any(viewed for _, _, viewed in casts)) == why
-        }
-        if group and _extra(group) >= _MUCH * sum(cast.copied for op in flow.ops for cast in op.casts):
-            yield _again(group, why)
+    again = {
+        key: casts for key, casts in found.items() if len(casts) > 1 and _copied_again(key, casts, sizes) > 0
+    }
+    for why in _AGAIN:
+        group = {key: casts for key, casts in again.items() if _why_again(casts, key[0] in frozen) == why}
+        extra = sum(_copied_again(key, casts, sizes) for key, casts in group.items())
+        if group and extra >= _MUCH * sum(cast.copied for op in flow.ops for cast in op.casts):
+            yield _again(group, why, extra, xray.device_type)
 
 
-def _why_again(frozen: bool, viewed: bool) -> str:
-    return "view" if viewed else "frozen" if frozen else "other"
+def _why_again(casts: list[tuple[Op, Cast, bool]], frozen: bool) -> str:
+    if any("parametrizations" in op.module.split(".") for op, _, _ in casts):
+        return "parametrized"
+    return "view" if any(viewed for _, _, viewed in casts) else "frozen" if frozen else "other"
 
 
 _AGAIN: Final = {
@@ -159,8 +160,13 @@ _AGAIN: Final = {
     ),
     "view": (
         "the cache holds parameters themselves, and these are views of them (.t(), a slice)",
-        "Give the parameter itself: F.linear(x, weight) instead of x @ weight.t(). Where a parametrization makes the "
-        "view (spectral_norm), torch.nn.utils.parametrize.cached() does it once for all calls.",
+        "Give the parameter itself: F.linear(x, weight) instead of x @ weight.t(). nn.MultiheadAttention does so where "
+        "query, key and value are one tensor.",
+    ),
+    "parametrized": (
+        "a parametrization (such as spectral_norm, in training) computes with it before the layer does",
+        "Let the parametrization run in FP32, where it needs no cast: p = layer.parametrizations.weight[0]; "
+        'p.forward = torch.autocast("DEVICE", enabled=False)(p.forward).',
     ),
     "other": (
         "the cache did not hold them: under torch.no_grad before PyTorch 2.11, with cache_enabled=False, or in a "
@@ -170,19 +176,24 @@ _AGAIN: Final = {
 }
 
 
-def _extra(group: _Casts) -> int:
-    """Return how many bytes the casts after the first of each weight copied."""
-    return sum(cast.copied for casts in group.values() for _, cast, _ in casts[1:])
+def _copied_again(
+    key: tuple[str, torch.dtype], casts: list[tuple[Op, Cast, bool]], sizes: Mapping[str, int]
+) -> int:
+    """Return how many bytes were copied beyond one copy of the whole weight: none for three different thirds of it."""
+    name, dtype = key
+    return sum(cast.copied for _, cast, _ in casts) - sizes[name] * dtype.itemsize
 
 
-def _again(group: _Casts, why: str) -> Remark:
+def _again(group: _Casts, why: str, extra: int, device_type: str) -> Remark:
     (name, dtype), first = next(iter(group.items()))
-    more = f", and so were {len(group) - 1:,} more" if len(group) > 1 else ""
+    more = (
+        f", and so {'was' if len(group) == 2 else 'were'} {len(group) - 1:,} more" if len(group) > 1 else ""
+    )
     reason, advice = _AGAIN[why]
     return Remark(
         "cast-again",
-        f"{name} was cast to {dtype_in_words(dtype)} {len(first):,} times in one forward pass{more}; all but the "
-        f"first time copied {bytes_in_words(_extra(group))} for nothing, because {reason}.",
+        f"{name} was cast to {dtype_in_words(dtype)} {len(first):,} times in one forward pass{more}, and "
+        f"{bytes_in_words(extra)} of that copied for nothing, because {reason}.",
         tuple(sorted({op.number for casts in group.values() for op, _, _ in casts})),
-        advice,
+        advice.replace("DEVICE", device_type),
     )

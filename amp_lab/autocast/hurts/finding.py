@@ -1,7 +1,7 @@
 """What hurts a model under autocast: warnings that an x-ray can prove from what it saw.
 
 Each function looks for one thing, and its docstring shows code that triggers it and better code. All are careful:
-a healthy model gets none. `remarks` asks them all.
+a healthy model gets none, but for a cross-entropy of 16-bit logits, which most have. `remarks` asks them all.
 """
 
 from __future__ import annotations
@@ -13,10 +13,20 @@ import torch
 
 from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.hurts.casts import cast_again, there_and_back
-from amp_lab.autocast.hurts.flow import HALVES, Flow, is_matmul, is_written_over, multiplications
-from amp_lab.autocast.hurts.numbers import by_hand, integers, squares_by_hand
+from amp_lab.autocast.hurts.flow import (
+    HALVES,
+    Flow,
+    is_matmul,
+    is_written_over,
+    kernel_bases,
+    multiplications,
+)
+from amp_lab.autocast.hurts.integers import integers
+from amp_lab.autocast.hurts.losses import coarse_losses
+from amp_lab.autocast.hurts.powers import by_hand, narrowed, squares_by_hand
 from amp_lab.autocast.hurts.remarks import Remark, Remarks, alike, several
-from amp_lab.autocast.hurts.tensors import hard_coded, other_half
+from amp_lab.autocast.hurts.scalars import lost_scalars
+from amp_lab.autocast.hurts.tensors import fp64_tensors, hard_coded, other_half
 from amp_lab.autocast.report.words import dtype_in_words, dtypes_of, given_in_words, op_in_words
 
 if TYPE_CHECKING:
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     from amp_lab.autocast.report.xrayed import XRay
 
 _MUCH: Final = 0.1  # of all multiplications: less is no hot path
+_WITH_VECTOR: Final = {"mv", "addmv", "dot", "vdot"}
 _ABOUT_DTYPES: Final = ("dtype", "scalar type", "c10::", "autocast", "Half", "BFloat16", "unscale FP16")
 
 
@@ -35,9 +46,12 @@ def fp32_products(xray: XRay, flow: Flow) -> Iterator[Remark]:
         torch.mm(a, b, out=c)                 # out= and in-place forms have no rule: FP32
         c = torch.mm(a, b)                    # better: FP16
 
-    Less than a tenth is no hot path: a small head or router kept in FP32 costs little.
+    Less than a tenth is no hot path: a small head or router kept in FP32 costs little. Nor is the product of a matrix
+    and a vector, which waits for memory, not for multiplications.
     """
-    products = [op for op in flow.ops if is_matmul(op) and not op.error]
+    products = [
+        op for op in flow.ops if is_matmul(op) and not kernel_bases(op) & _WITH_VECTOR and not op.error
+    ]
     every = sum(map(multiplications, products))
     slow = [op for op in products if op.dtype == torch.float32]
     share = sum(map(multiplications, slow)) / every if every else 0.0
@@ -84,9 +98,18 @@ def fp64_products(xray: XRay, flow: Flow) -> Iterator[Remark]:
             "fp64-matmul",
             f"{several(ops)} ran in FP64: autocast leaves FP64 alone, and took {dtypes_of(ops[0].inputs)} as it is.",
             tuple(op.number for op in ops),
-            "Cast to FP32 where the tensor is made (arrays from NumPy and Python's float64 are the usual way in): "
-            "torch.from_numpy(array).float().",
+            _fp64_advice(ops[0]),
         )
+
+
+def _fp64_advice(op: Op) -> str:
+    named = next((each.name for each in op.inputs if each.dtype == torch.float64 and each.name), None)
+    if named:
+        return f"{named} is FP64 itself: take its module to FP32 with .float(), and what it is given, too."
+    return (
+        "Cast to FP32 where the tensor is made (arrays from NumPy and Python's float64 are the usual way in): "
+        "torch.from_numpy(array).float()."
+    )
 
 
 def refused(xray: XRay, flow: Flow) -> Iterator[Remark]:
@@ -155,11 +178,15 @@ CHECKS: Final[tuple[Callable[[XRay, Flow], Iterator[Remark]], ...]] = (
     cast_again,
     fp32_products,
     fp64_products,
+    fp64_tensors,
     hard_coded,
     other_half,
     integers,
+    lost_scalars,
     by_hand,
+    narrowed,
     squares_by_hand,
+    coarse_losses,
 )
 
 

@@ -75,6 +75,11 @@ def base(op: Op) -> str:
     return op.name.rstrip("_") or op.name
 
 
+def scalar(op: Op, argument: str) -> float | None:
+    """Return the plain number that an operator was called with for an argument; None if it was none."""
+    return next((number for name, number in op.scalars if name == argument), None)
+
+
 def kernel_bases(op: Op) -> set[str]:
     """Return the names of an operator's kernels: "addmm" for "aten.addmm_.default"."""
     return {part.rstrip("_") for kernel in op.kernels for part in kernel.split(".")[1:2]}

@@ -25,6 +25,9 @@ CUDNN_RNNS = tuple(
 
 Replacement = Callable[[Kernel], Kernel]
 
+# As False, and yet another object: a False that somebody else sets is theirs to keep.
+_OFF: Any = 0
+
 # For the error that it raises. Taken now, before anybody replaces it.
 _PYTORCHS_CAT = original_kernel("cat", "AutocastCPU")
 
@@ -36,13 +39,13 @@ class CudaCasts:
         self._kernels = ReplacedKernels("AutocastCPU", _replacements())
         # nn.MultiheadAttention and its like ask whether CUDA's autocast is on, and leave their fast path then.
         self._fast_path = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
+        torch.backends.mha.set_fastpath_enabled(_OFF)
 
     def restore(self) -> None:
         """Put PyTorch's own policy for CPUs back."""
         self._kernels.restore()
-        if self._fast_path:
-            torch.backends.mha.set_fastpath_enabled(True)
+        if torch.backends.mha.get_fastpath_enabled() is _OFF:  # and not what somebody else chose meanwhile
+            torch.backends.mha.set_fastpath_enabled(self._fast_path)
 
 
 def describe() -> str:

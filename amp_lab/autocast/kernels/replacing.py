@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from amp_lab.autocast.kernels.dispatcher import operators_with_kernel
+from amp_lab.autocast.kernels.uncompiled import uncompiled
 
 library: Any = torch.library  # without types of its own
 
@@ -90,6 +91,7 @@ class _Slot:
     def __init__(self) -> None:
         self.kernels: list[Kernel] = []
 
+    @uncompiled
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.kernels[-1](*arguments, **named)
 

@@ -4,16 +4,26 @@ An emulation changes PyTorch's table of kernels, and the process has one such ta
 is changed when the first one asks and restored when the last one ends, in whichever order they end.
 """
 
+import functools
 import inspect
+import reprlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable
 from contextlib import ContextDecorator
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
+
+import torch
+
+from amp_lab.autocast.kernels.uncompiled import uncompiled
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+# Their calls return at once; a block around one would be over before its work begins.
 _PIECEMEAL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+_LATER = (Generator, AsyncGenerator, Coroutine)
+_INSIDE = "use a with-block inside it, around the work"
 
 
 class Restorable(Protocol):
@@ -67,11 +77,45 @@ class Emulation(ContextDecorator, ABC):
 
     def __call__(self, function: _Function) -> _Function:
         """Decorate a function: each of its calls is a block."""
-        if any(piecemeal(function) for piecemeal in _PIECEMEAL):
-            # Its call returns at once; the block would be over before its work begins.
-            name = self.call.partition("(")[0]
-            raise TypeError(f"{name}() decorates plain functions: use a with-block inside this one")
-        return super().__call__(function)
+        if advice := _no_plain_function(function):
+            raise TypeError(f"{self._name} decorates plain functions, not {reprlib.repr(function)}: {advice}")
+        return super().__call__(self._whole(function))
+
+    def _whole(self, function: _Function) -> _Function:
+        """The function, and an error where a call of it leaves its work for later."""
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            result = function(*arguments, **named)
+            if isinstance(result, _LATER):
+                if isinstance(result, Coroutine):
+                    result.close()  # or Python warns that nobody awaited it
+                raise TypeError(
+                    f"{self._name} decorates a function that returns {reprlib.repr(result)}, whose work begins when "
+                    f"the block is over: {_INSIDE}"
+                )
+            return result
+
+        return cast(_Function, call)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.call.partition('(')[0]}()"
+
+
+def _no_plain_function(function: Any) -> str:
+    """What to do instead, if this is none; else nothing."""
+    if isinstance(function, type):
+        return "decorate its methods"
+    if isinstance(function, torch.nn.Module):
+        return "decorate its forward, or put a with-block around its call"
+    if isinstance(function, staticmethod | classmethod | property):
+        return "write it below that decorator, next to the function"
+    if not callable(function):
+        return "write it above a function's def, or give it a function"
+    if any(piecemeal(each) for piecemeal in _PIECEMEAL for each in (function, type(function).__call__)):
+        return _INSIDE
+    return ""
 
 
 class Switch:
@@ -100,25 +144,38 @@ class Switch:
                 return f"{one.call}, which was started,"
         return "a with-block"
 
+    @uncompiled
     def start(self, one: Emulation) -> None:
         """Note that it is started; an error means that it is not."""
         with self._lock:
             self._settle(self._started | {one.call: one}, self._blocks)
 
+    @uncompiled
     def stop(self, one: Emulation) -> None:
         """Forget that it, or one written alike, was started."""
         with self._lock:
             others = {call: other for call, other in self._started.items() if call != one.call}
             self._settle(others, self._blocks)
 
+    @uncompiled
     def enter(self, one: Emulation) -> None:
         """Note that a block of it begins."""
         with self._lock:
             self._settle(self._started, [*self._blocks, one])
 
+    @uncompiled
     def leave(self, one: Emulation) -> None:
-        """Note that a block of it ends."""
+        """Note that a block of it ends.
+
+        Raises:
+            RuntimeError: if none runs.
+        """
         with self._lock:
+            if one not in self._blocks:
+                raise RuntimeError(
+                    f"no block of this {one.call} runs that could end: let a with-statement begin and end it, or use "
+                    "start() and stop()"
+                )
             others = self._blocks.copy()
             others.remove(one)
             self._settle(self._started, others)

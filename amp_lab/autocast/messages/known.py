@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-import torch
+from amp_lab.autocast.messages.cures import (
+    Condition,
+    Dtypes,
+    Seen,
+    also_apart,
+    cure,
+    devices,
+    dtypes_of,
+    limits,
+    listed,
+)
+from amp_lab.autocast.messages.dtype_spellings import SPELLING
+from amp_lab.autocast.records import Source
 
-from amp_lab.autocast.messages.dtype_spellings import SPELLING, dtype_of
-from amp_lab.autocast.report.words import dtype_in_words
-
-Dtypes = tuple[tuple[str, torch.dtype], ...]
-
-_HALVES: Final = {torch.float16, torch.bfloat16}
+# Of a longer message, so many letters at its beginning and at its end are looked at.
+_LOOKED_AT: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -26,11 +34,14 @@ class Known:
         id: its name, for code that wants to tell errors apart. Several entries may have the same.
         pattern: a regular expression that is searched for in the message. `%T` stands for a dtype's name.
         happened: what happened, in a sentence. {name} is a named group of the pattern, {0} the dtype
-            that its first %T names, {dtypes} says which is which.
+            that its first %T names, {dtypes} says which is which, {limits} what they hold, {devices} which lies where,
+            {apart} that they lie on different devices, if they do.
         advice: what to do. {cure} is the advice that fits the dtypes seen.
         roles: what each %T of the pattern is, in order. A role that is "name" takes its name from that group.
         mismatch: whether the error is that two dtypes met.
         in_linear: a sentence more on what happened, where it may have happened in a Linear layer.
+        when: for which dtypes the entry is, if not for all.
+        in_line: a regular expression for the line that raised it, written "folder/file.py: code".
     """
 
     id: str
@@ -40,11 +51,32 @@ class Known:
     roles: tuple[str, ...] = ()
     mismatch: bool = False
     in_linear: str = ""
+    when: Condition | None = None
+    in_line: str = ""
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
         """The pattern, compiled. A message may be broken into lines anywhere."""
         return re.compile(self.pattern.replace("%T", SPELLING).replace(" ", r"\s+"))
+
+    def search(self, message: str, passed: Sequence[Source] = ()) -> re.Match[str] | None:
+        """Look whether a message, and the lines that the error passed, are those of this entry."""
+        found = self.regex.search(message)
+        if found is None or (self.when and not self.when(self.seen(found))):
+            return None
+        return found if not self.in_line or any(map(self._is_line, passed[-1:])) else None
+
+    def seen(self, found: re.Match[str]) -> list[Seen]:
+        """Return what the message says of dtypes."""
+        words = {name: text or "" for name, text in found.groupdict().items()}
+        named = set(self.regex.groupindex.values())
+        spellings = [found[number] for number in range(1, self.regex.groups + 1) if number not in named]
+        return [
+            Seen(role.format(**words), text) for role, text in zip(self.roles, spellings, strict=True) if text
+        ]
+
+    def _is_line(self, line: Source) -> bool:
+        return re.search(self.in_line, f"{line.file.replace(chr(92), '/')}: {line.text}") is not None
 
 
 class Filled(NamedTuple):
@@ -56,66 +88,33 @@ class Filled(NamedTuple):
     dtypes: Dtypes
 
 
-def find(message: str, among: Iterable[Known]) -> Filled | None:
-    """Return the first error that a message is, None if it is none of these."""
+def find(message: str, among: Iterable[Known], passed: Sequence[Source] = ()) -> Filled | None:
+    """Return the first error that a message is, None if it is none of these.
+
+    Args:
+        message: the text of the error.
+        among: the errors to choose from.
+        passed: the lines of code that the error has passed, if they are known.
+    """
+    if len(message) > 2 * _LOOKED_AT:
+        message = f"{message[:_LOOKED_AT]}\n{message[-_LOOKED_AT:]}"
     for known in among:
-        if found := known.regex.search(message):
+        if found := known.search(message, passed):
             return _filled(known, found)
     return None
 
 
 def _filled(known: Known, found: re.Match[str]) -> Filled:
+    seen = known.seen(found)
     words = {name: text or "" for name, text in found.groupdict().items()}
-    named = set(known.regex.groupindex.values())
-    spellings = [found[number] for number in range(1, known.regex.groups + 1) if number not in named]
-    seen = [
-        (role.format(**words), dtype_of(text), text)
-        for role, text in zip(known.roles, spellings, strict=True)
-        if text
-    ]
-    dtypes = tuple((role, dtype) for role, dtype, _ in seen if dtype is not None)
-    names = [text if dtype is None else dtype_in_words(dtype) for _, dtype, text in seen]
-    words |= {"dtypes": _listed(dtypes), "cure": cure(dtypes)}
-    return Filled(known, known.happened.format(*names, **words), known.advice.format(*names, **words), dtypes)
-
-
-def _listed(dtypes: Dtypes) -> str:
-    """Say which is which: "mat1 is FP16 and mat2 is FP32"."""
-    return _joined([f"{role} is {dtype_in_words(dtype)}" for role, dtype in dtypes]) or "their dtypes differ"
-
-
-def _joined(parts: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
-
-
-def cure(dtypes: Dtypes) -> str:
-    """Return what to do when these dtypes meet in an operator that autocast has a rule for."""
-    seen = {dtype for _, dtype in dtypes}
-    if any(not dtype.is_floating_point for dtype in seen):
-        return (
-            "Autocast casts floating-point tensors only: turn whole numbers into floating-point ones yourself, with "
-            ".float() (images often with .float() / 255)."
-        )
-    if torch.float64 in seen:
-        return (
-            "Autocast leaves FP64 alone. It mostly comes from NumPy or from a Python list of its numbers: use "
-            ".float() where the tensor is made, or the model's own dtype."
-        )
-    if seen >= _HALVES:
-        return (
-            "Autocast uses one of the two 16-bit types, and casts the other only where it has a rule for it. "
-            "Remove the .half() or .bfloat16() that was written by hand, or give the region that dtype."
-        )
-    return _CURE.format(low=_joined_names(seen & _HALVES) or "16-bit")
-
-
-def _joined_names(dtypes: set[torch.dtype]) -> str:
-    return " or ".join(map(dtype_in_words, dtypes))
-
-
-_CURE: Final = (
-    "Autocast brings operands to one dtype only inside its region. Is this line outside of it? Move it in, or write "
-    ".float() on the {low} tensor. Is it inside? Then something keeps autocast from casting: autocast(enabled=False) "
-    "around it (write .float() on what comes into that block), or an in-place or out= form, which it leaves alone "
-    "(write it out of place). And leave out .half() and .bfloat16() on the model: parameters stay FP32 under autocast."
-)
+    words |= {
+        "dtypes": listed(seen),
+        "cure": cure(seen),
+        "limits": limits(seen),
+        "devices": devices(seen),
+        "apart": also_apart(seen),
+    }
+    names = [each.words for each in seen]
+    return Filled(
+        known, known.happened.format(*names, **words), known.advice.format(*names, **words), dtypes_of(seen)
+    )

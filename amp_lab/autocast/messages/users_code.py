@@ -29,10 +29,10 @@ _PART_OF_TORCH: Final = (
 # What a lesson gives its reader to work on is theirs.
 _GIVEN: Final = re.compile(r"[/\\]amp_lab[/\\]course[/\\]lessons[/\\]\w+[/\\]given\.py$")
 _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>\w+)")
-# The name of a file that is none, and Python's library on another machine, from which somebody has copied a traceback.
-_NO_FILE: Final = re.compile(r"<frozen |<eval_with_key>|.*[/\\]lib[/\\]python3\.\d+[/\\]")
-_FRAME: Final = re.compile(
-    r'^ *File "([^"]+)", line (\d+), in ([^\n]+)(?:\n(?! *File ")([^\n]+))?', re.MULTILINE
+# The name of a file that is none; Python's library on another machine, from which somebody has copied a traceback;
+# what torch.compile has written.
+_NO_FILE: Final = re.compile(
+    r"<frozen |<eval_with_key>|.*[/\\]lib[/\\]python3\.\d+[/\\]|.*[/\\]torchinductor_[^/\\]*[/\\]"
 )
 
 
@@ -41,14 +41,6 @@ def frames(trace: TracebackType | None) -> list[Source]:
     return [
         Source(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
         for frame in traceback.extract_tb(trace)
-    ]
-
-
-def frames_in_text(text: str) -> list[Source]:
-    """Return the lines of a traceback that was copied from a terminal, outermost first."""
-    return [
-        Source(file, int(line), function, (code or "").strip())
-        for file, line, function, code in _FRAME.findall(text)
     ]
 
 
@@ -77,6 +69,13 @@ def is_users(file: str) -> bool:
     if installed := _INSTALLED.search(file):
         return installed["package"] not in _PART_OF_TORCH
     return not _NO_FILE.match(file) and not any(Path(file).is_relative_to(each) for each in _NOT_THEIRS)
+
+
+def is_amp_labs(file: str) -> bool:
+    """Return whether a file is of amp_lab itself."""
+    if installed := _INSTALLED.search(file):
+        return installed["package"] == "amp_lab"
+    return Path(file).is_relative_to(Path(__file__).parents[2]) and not _GIVEN.search(file)
 
 
 def is_installed(file: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -66,8 +66,8 @@ class Why:
 
     name: str
     device_type: str
-    fates: Mapping[str, Fate]
-    evidence: Mapping[str, Sequence[str]]
+    fates: Mapping[str, Fate] = field(hash=False)
+    evidence: Mapping[str, Sequence[str]] = field(hash=False)
     note: str = ""
 
     @property
@@ -128,7 +128,7 @@ class Differences(_Shown):
     """
 
     devices: tuple[str, str]
-    ops: Mapping[str, tuple[Fate, Fate]]
+    ops: Mapping[str, tuple[Fate, Fate]] = field(hash=False)
     unasked: tuple[str, ...] = ()
 
     def grouped(self) -> dict[tuple[Fate, Fate], tuple[str, ...]]:
@@ -183,7 +183,7 @@ class Comparison(_Shown):
 
     device_type: str
     lower: tuple[str, ...]
-    others: Mapping[str, Fate]
+    others: Mapping[str, Fate] = field(hash=False)
     missing: tuple[str, ...]
 
     def _listing(self) -> Listing:

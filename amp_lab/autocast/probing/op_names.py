@@ -1,7 +1,7 @@
 """Which of PyTorch's operators somebody means by "torch.softmax", "F.softmax", "@" or `nn.BCELoss`."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from amp_lab.autocast.kernels.dispatcher import overload
+from amp_lab.autocast.probing.things import in_words, is_composite, names_of
 
 # How people write where a function is from, and how aten's name for such a function begins.
 _PLACES: Final = {
@@ -22,6 +23,7 @@ _PLACES: Final = {
     "linalg.": "linalg_",
     "torch.fft.": "fft_",
     "torch.special.": "special_",
+    "special.": "special_",
     "torch.Tensor.": "",
     "Tensor.": "",
     "torch.nn.": "",
@@ -30,19 +32,51 @@ _PLACES: Final = {
 }
 _SYMBOLS: Final = {
     "@": "matmul",
+    "@=": "matmul",  # there is none in place
     "+": "add",
     "-": "sub",
     "*": "mul",
     "/": "div",
+    "//": "floor_divide",
     "**": "pow",
     "%": "remainder",
+    "+=": "add_",
+    "-=": "sub_",
+    "*=": "mul_",
+    "/=": "div_",
+    "//=": "floor_divide_",
+    "**=": "pow_",
+    "%=": "remainder_",
+    "==": "eq",
+    "!=": "ne",
+    "<": "lt",
+    "<=": "le",
+    ">": "gt",
+    ">=": "ge",
+    "~": "bitwise_not",
+    "&": "bitwise_and",
+    "|": "bitwise_or",
+    "^": "bitwise_xor",
+    "[]": "index",
 }
 # Names in Python that do not lead to aten's by their spelling.
 _OTHER_NAMES: Final = {
     "truediv": "div",
+    "floordiv": "floor_divide",
     "mod": "remainder",
+    "invert": "bitwise_not",
+    "inv": "bitwise_not",
+    "and_": "bitwise_and",
+    "or_": "bitwise_or",
+    "pos": "positive",
     "getitem": "index",
     "setitem": "index_put_",
+    "half": "to",
+    "bfloat16": "to",
+    "float": "to",
+    "double": "to",
+    "grid_sample": "grid_sampler",
+    "affine_grid": "affine_grid_generator",
     "cross_entropy": "cross_entropy_loss",
     "bceloss": "binary_cross_entropy",
     "bcewithlogitsloss": "binary_cross_entropy_with_logits",
@@ -50,7 +84,15 @@ _OTHER_NAMES: Final = {
     "batchnorm1d": "batch_norm",
     "batchnorm2d": "batch_norm",
     "batchnorm3d": "batch_norm",
+    "instancenorm1d": "instance_norm",
+    "instancenorm2d": "instance_norm",
+    "instancenorm3d": "instance_norm",
     "embeddingbag": "embedding_bag",
+    "softmax2d": "softmax",
+    "unfold": "im2col",
+    "fold": "col2im",
+    "rnn": "rnn_tanh",  # unless its nonlinearity is another
+    "rnncell": "rnn_tanh_cell",
 }
 
 
@@ -104,46 +146,51 @@ def op_named(op: Any) -> str:
     Args:
         op: a text ("softmax", "softmax.int", "torch.softmax", "F.softmax", "Tensor.softmax", "__matmul__", "@",
             "BCELoss"), a function (`torch.softmax`), a module or its class (`nn.BCELoss`), or an operator
-            (`torch.ops.aten.softmax.int`).
+            (`torch.ops.aten.softmax.int`). A module may be compiled, be parametrized, or inherit its `forward`.
 
     Raises:
         TypeError: if it is none of these.
         ValueError: if aten has no such operator; names those that are spelt nearly so.
     """
-    written = _written(op)
-    name = _SYMBOLS.get(written.strip(), written.strip())
-    place = next((place for place in _PLACES if name.startswith(place)), None)
-    if place is not None:
-        name = _PLACES[place] + name.removeprefix(place)
-    for spelling in _spellings(name):
-        if is_op(spelling):
-            return spelling
-    raise ValueError(f"PyTorch has no operator {written!r}{_advice(name)}")
+    for written in names_of(op):
+        for spelling in _spellings(_without_place(written)):
+            if is_op(spelling):
+                return spelling
+    raise ValueError(_no_operator(op))
 
 
-def overload_name(op: Any) -> str:
-    """The name of an operator of `torch.ops`, as the dispatcher writes it: "aten::softmax.int"."""
-    name: str = op.name()
-    return name
+def foreign_name(op: Any, known_besides: Container[str] = ()) -> str | None:
+    """The name of another library's operator ("torchvision::nms", `torch.ops.prim.device`); None for any other thing.
 
-
-def _written(op: Any) -> str:
-    if isinstance(op, str):
-        return op
-    if isinstance(op, torch._ops.OpOverload):
-        return overload_name(op)
-    named = type(op) if isinstance(op, torch.nn.Module) else op
-    name = getattr(named, "__name__", None)
-    if not isinstance(name, str):
-        raise TypeError(
-            f"name an operator as a text such as 'softmax', or give a function or module, not {op!r}"
+    Raises:
+        ValueError: if it has such a name, and PyTorch knows no such operator.
+    """
+    name = next(names_of(op), "")
+    if "::" not in name or name.startswith("aten::"):
+        return None
+    if name in known_besides:
+        return name
+    # Some ("prim::device") are known to TorchScript alone, and there is no public list of those either.
+    known = torch._C._jit_get_schemas_for_operator(name.partition(".")[0])
+    if not any(name in (each.name, f"{each.name}.{each.overload_name or 'default'}") for each in known):
+        raise ValueError(
+            f"PyTorch knows no operator {in_words(op)}: import the library that brings it, first"
         )
     return name
 
 
+def _without_place(written: str) -> str:
+    name = written.strip()
+    name = _SYMBOLS.get(name, name.removesuffix("()"))
+    place = next((place for place in _PLACES if name.startswith(place)), None)
+    return name if place is None else _PLACES[place] + name.removeprefix(place)
+
+
 def _spellings(name: str) -> Iterable[str]:
     """Ways in which aten may write a name, the likeliest first."""
-    yield name.removesuffix(".default")
+    yield name
+    if is_overload(usual := name.removesuffix(".default")):
+        yield usual
     bare = re.fullmatch(r"__(\w+)__", name)
     if bare:  # __matmul__, __rmatmul__, __iadd__
         word = bare[1]
@@ -164,12 +211,41 @@ def _by_letters() -> dict[str, tuple[str, ...]]:
     return found
 
 
+def _no_operator(op: Any) -> str:
+    """What is wrong with something that is no operator's name, and what to do instead."""
+    called = in_words(op)
+    if is_composite(op):
+        return (
+            f"{called} is no single operator: it is Python code that may call several, and each meets its own fate. "
+            "Make an x-ray, `print(xray(model, *inputs))`, to see which"
+        )
+    written = next(names_of(op), None)
+    if written is None:
+        return f"{called} is none of PyTorch's functions. Name one such as 'softmax' or torch.matmul"
+    if "::" in written and not written.startswith("aten::"):
+        return (
+            f"{called} belongs to another library: only PyTorch's own operators, those of aten, can be asked"
+        )
+    return f"PyTorch has no operator {called}{_advice(_without_place(written))}"
+
+
 def _advice(name: str) -> str:
     plain, dot, _ = name.partition(".")
     if dot and is_op(plain):
-        return f": did you mean {plain}, {', '.join(overloads_named(plain)[:4])}?"
-    names = sorted(each for each in aten_names() if name.startswith("_") or not each.startswith("_"))
-    close = get_close_matches(name.lower(), names, n=3, cutoff=0.75)
+        overloads = dict.fromkeys([plain, *overloads_named(plain)])
+        return f": did you mean {', '.join([*overloads][:4])}?"
+    close = get_close_matches(name.lower(), _worth_a_hint(name), n=3, cutoff=0.75)
     if not close:
         return ". Name one such as 'softmax' or 'torch.matmul'; a function made of several has no name of its own"
     return f": did you mean {' or '.join(close)}?"
+
+
+def _worth_a_hint(name: str) -> list[str]:
+    """Names to compare a wrong one with: no very short ones, and those that begin or end with _ only if it does."""
+    return sorted(
+        each
+        for each in aten_names()
+        if len(each) > 2
+        and name.startswith("_") >= each.startswith("_")
+        and name.endswith("_") >= each.endswith("_")
+    )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from amp_lab.autocast.fates import Fate
-from amp_lab.autocast.probing.op_names import is_overload, op_named, overload_name
+from amp_lab.autocast.probing.op_names import foreign_name, is_overload, op_named
 from amp_lab.autocast.probing.tables import policy_listing
 
 if TYPE_CHECKING:
@@ -71,24 +69,24 @@ class Policy(Mapping[str, OpPolicy]):
     def __len__(self) -> int:
         return len(self._ops)
 
-    def fate(self, op: str | torch._ops.OpOverload) -> Fate:
+    def fate(self, op: Any) -> Fate:
         """The fate of an operator; FOLLOWS if there is no rule for it.
 
         Args:
-            op: an overload ("softmax.int", `torch.ops.aten.softmax.int`), or a plain name ("softmax"), which
-                stands for those of its overloads that have a rule.
+            op: an overload ("softmax.int", `torch.ops.aten.softmax.int`), or a plain name as people write it
+                ("softmax", "F.softmax", or a function or module: see `why`), which stands for those of its overloads
+                that have a rule. Or an operator of another library ("torchvision::nms"), with its name in full.
 
         Raises:
             LookupError: if it has a rule, but could not be asked.
+            TypeError: if `op` is nothing of that kind.
             ValueError: if PyTorch has no such operator, or its overloads meet different fates.
         """
-        name = op if isinstance(op, str) else overload_name(op)
-        if "::" in name and not name.startswith("aten::") and name not in self.unasked:
-            return Fate.FOLLOWS  # another library's
-        name = name.removeprefix("aten::")
-        exact = not isinstance(op, str) or is_overload(name)
-        found = [name] if exact else self.overloads(name)
-        fates = {self._fate(each) for each in found or [op_named(name)]}
+        if (foreign := foreign_name(op, self.unasked)) is not None:
+            return self._fate(foreign)
+        name = op_named(op)
+        found = [name] if is_overload(name) else self.overloads(name)
+        fates = {self._fate(each) for each in found or [name]}
         if len(fates) > 1:
             which = ", ".join(f"{each} ({self._fate(each).value})" for each in found)
             raise ValueError(f"the overloads of {name!r} meet different fates: name one of {which}")
@@ -96,17 +94,25 @@ class Policy(Mapping[str, OpPolicy]):
 
     def _fate(self, op: str) -> Fate:
         if op in self.unasked:
-            raise LookupError(
-                f"autocast has a rule for {op!r}, but it could not be asked: {self.unasked[op]}"
-            )
+            raise LookupError(self.why_not(op))
         return self._ops[op].fate if op in self._ops else Fate.FOLLOWS
 
-    def overloads(self, name: str) -> list[str]:
-        """The overloads that have a rule: of a plain name all, of an overload's name that one, if it has."""
+    def overloads(self, name: Any) -> list[str]:
+        """The overloads that have a rule: of a plain name all, of an overload's name that one, if it has.
+
+        The name is written as for `fate`, and so are the errors.
+        """
+        if (foreign := foreign_name(name, self.unasked)) is not None:
+            return [op for op in self.unasked if foreign in (op, op.partition(".")[0])]
+        name = op_named(name)
         if "." in name:
             return [op for op in (*self._ops, *self.unasked) if op == name]
         known = [op for op, policy in self._ops.items() if policy.name == name]
         return known or [op for op in self.unasked if op.partition(".")[0] == name]
+
+    def why_not(self, op: str) -> str:
+        """A sentence about one of those that could not be asked."""
+        return f"autocast has a rule for {op!r}, but it could not be asked: {self.unasked[op]}"
 
     def by_fate(self) -> dict[Fate, tuple[str, ...]]:
         """The operators that meet each fate, in alphabetical order."""

@@ -113,7 +113,8 @@ def policy_listing(policy: Policy) -> Listing:
 
 def variants(ops: Iterable[str]) -> Iterable[str]:
     """Yield a sentence about dots, if there is one in a name."""
-    if dotted := next((op for op in ops if "." in op), ""):
+    dotted = min((op for op in ops if "." in op), key=lambda op: (op.startswith("_"), len(op)), default="")
+    if dotted:
         yield f"What stands behind a dot, as in {dotted}, tells apart the variants of one operator."
 
 
@@ -127,8 +128,12 @@ def _unasked(policy: Policy) -> Iterable[str]:
 
 def _absent(policy: Policy) -> Iterable[str]:
     yield "Every other operator follows its inputs: autocast casts nothing for it."
-    lacking = " (cuDNN's _cudnn_rnn, say)" if _lacks_cudnn(policy) else ""
-    yield f"A rule that this build of PyTorch does not hold, since it lacks a library, is not listed{lacking}."
+    yield "A rule that this build of PyTorch does not hold, since it lacks a library, is not listed."
+    if _lacks_cudnn(policy):
+        yield (
+            "One of them is cuDNN's _cudnn_rnn, which computes nn.LSTM, nn.GRU and nn.RNN on a GPU: it casts their "
+            'input, states and weights to FP16, as PyTorch\'s source says. See why("lstm").'
+        )
 
 
 def _lacks_cudnn(policy: Policy) -> bool:

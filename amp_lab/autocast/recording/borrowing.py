@@ -30,6 +30,7 @@ class StandIns:
         self._fake = fake
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id; the original is kept alive
         self._ids: set[int] = set()  # of stand-ins
+        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # of the originals
         self._shared: dict[int, torch.Tensor] = {}  # aliases of the originals' memory, by its address
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -37,6 +38,8 @@ class StandIns:
         """Return what stands for a tensor, with the same `requires_grad`; a leaf of autograd's graph."""
         if id(tensor) not in self._made:
             self._made[id(tensor)] = tensor, self._make(tensor)
+            if tensor.is_leaf:
+                self._gradients.append((tensor, tensor.grad))
             self._ids.add(id(self._made[id(tensor)][1]))
         return self._made[id(tensor)][1]
 
@@ -58,7 +61,11 @@ class StandIns:
         return func(*args, **kwargs)
 
     def put_back(self) -> None:
-        """Write back what was saved."""
+        """Write back what was saved, and give the originals their gradients."""
+        for tensor, gradient in self._gradients:
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+        self._gradients.clear()
         with torch.no_grad():
             for shared, numbers in self._saved.values():
                 shared.copy_(numbers)

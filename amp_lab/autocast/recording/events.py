@@ -72,8 +72,9 @@ class Kernel:
 class Event:
     """What kernels run for. `name` is an ATen overload ("softmax.int"), or that of a node ("AddmmBackward0").
 
-    `passed` is the dtype among its arguments, if one was passed, and `scalars` the plain numbers among them. `tensors` are the tensors themselves, kept while the
-    event is open; `working` is set when its casts are over.
+    `passed` is the dtype among its arguments, if one was passed, and `scalars` the plain numbers among them. `tensors`
+    are the tensors themselves, kept while the event is open; `wrapped` is set if transforms of torch.func had wrapped
+    some of them; `working` is set when its casts are over.
     """
 
     kind: EventKind
@@ -88,6 +89,7 @@ class Event:
     passed: torch.dtype | None = None
     scalars: tuple[tuple[str, float], ...] = ()
     tensors: tuple[torch.Tensor, ...] = ()
+    wrapped: bool = False
     working: bool = False
 
     def kernels(self) -> list[Kernel]:

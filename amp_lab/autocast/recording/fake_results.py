@@ -14,8 +14,9 @@ _NORMALISING = {
     "aten::native_batch_norm",
     "aten::_native_batch_norm_legit",
     "aten::native_layer_norm",
+    "aten::native_layer_norm_backward",  # these two give the gradients of the parameters, too
     "aten::native_group_norm",
-    "aten::native_group_norm_backward",  # gives the gradients of the parameters
+    "aten::native_group_norm_backward",
 }
 
 

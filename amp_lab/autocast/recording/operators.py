@@ -9,6 +9,15 @@ import torch
 
 # Views whose schema does not say so, since autograd must not know.
 _SECRET_VIEWS = {"aten::_unsafe_view", "aten::lift_fresh"}
+# Questions, which compute nothing.
+_QUESTIONS = {
+    "prim::device",
+    "aten::is_same_size",
+    "aten::_has_same_storage_numel",
+    "aten::sym_size",
+    "aten::sym_stride",
+    "aten::sym_numel",
+}
 # Arguments that operators write into whose schema does not say so.
 _RUNNING_STATISTICS = ("running_mean", "running_var")
 
@@ -30,21 +39,47 @@ def tensors_in(tree: Any) -> tuple[torch.Tensor, ...]:
     return tuple(found)
 
 
+def innermost(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that torch.func's transforms (grad, jvp, vmap) have wrapped: the one that kernels are given.
+
+    Asked of private functions: there are no public ones.
+    """
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def takes_functions(func: Any) -> bool:
+    """Say whether an operator is given functions to call, as flex_attention and cond are; it has no schema."""
+    return not hasattr(func, "_schema")
+
+
 @functools.cache
 def overload(func: Any) -> str:
     """Return the name of an operator as torch.library writes it: "softmax.int", "linear", "mylib::op"."""
+    if takes_functions(func):
+        return str(func)
     name = func._schema.name.removeprefix("aten::")
     return f"{name}.{func._schema.overload_name}" if func._schema.overload_name else name
 
 
 @functools.cache
+def is_question(func: Any) -> bool:
+    return not takes_functions(func) and func._schema.name in _QUESTIONS
+
+
+@functools.cache
 def is_view(func: Any) -> bool:
-    return func.is_view or func._schema.name in _SECRET_VIEWS
+    return not takes_functions(func) and (func.is_view or func._schema.name in _SECRET_VIEWS)
 
 
 @functools.cache
 def is_composite(func: Any) -> bool:
-    return func._schema.name.startswith("aten::") and overload(func) in composites()
+    return (
+        not takes_functions(func)
+        and func._schema.name.startswith("aten::")
+        and overload(func) in composites()
+    )
 
 
 def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -56,7 +91,9 @@ def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
 
 @functools.cache
 def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
-    found = []
+    found: list[tuple[int, str]] = []
+    if takes_functions(func):
+        return ()
     for place, argument in enumerate(func._schema.arguments):
         if (argument.alias_info and argument.alias_info.is_write) or argument.name in _RUNNING_STATISTICS:
             found.append((place, argument.name))
@@ -84,7 +121,11 @@ def scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
 
 @functools.cache
 def _argument_names(func: Any) -> tuple[str, ...]:
-    return () if func is None else tuple(argument.name for argument in func._schema.arguments)
+    return (
+        ()
+        if func is None or takes_functions(func)
+        else tuple(argument.name for argument in func._schema.arguments)
+    )
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import linecache
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from amp_lab.autocast.messages.users_code import is_users, readable
 from amp_lab.autocast.recording.events import Place
 from amp_lab.autocast.records import Phase, Source
 
-_Kind = Literal["user", "inside", "engine", "recomputing", "function"]
+_Kind = Literal["user", "inside", "engine", "recomputing", "function", "compiled"]
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -30,7 +31,17 @@ _MARKS: dict[tuple[str, str], _Kind] = {
     ("utils/checkpoint.py", "recompute_fn"): "recomputing",  # use_reentrant=False
     ("utils/checkpoint.py", "backward"): "recomputing",  # use_reentrant=True: CheckpointFunction.backward
     ("autograd/function.py", "apply"): "function",
+    ("_dynamo/eval_frame.py", "compile_wrapper"): "compiled",  # which calls the function itself in an x-ray
 }
+
+_COMPILED = (
+    "a function in it is compiled (torch.compile): it was run as it is written, operator by operator; the compiler "
+    "may fuse some, and then leave out casts between them"
+)
+_IN_ANOTHER_THREAD = (
+    "a module of it was called in another thread: what ran there is not listed, and autocast is off in a new thread, "
+    "unless that enters a region of its own"
+)
 
 
 class _Found(NamedTuple):
@@ -51,16 +62,18 @@ class _Call(NamedTuple):
 class Places:
     """Follows a run of a model. `paths` are those of its modules by `id`, `types` their classes by path.
 
-    `types[""]` is what the model itself is called.
+    `types[""]` is what the model itself is called. `notes` is about what was met that could not be followed.
     """
 
     def __init__(self, paths: Mapping[int, str], types: Mapping[str, str], listening: Callable[[], bool]):
+        self.notes: dict[str, None] = {}  # in order, each once
         self._paths, self._types = paths, types
         self._root = _Call(None, "", types[""], 1)
         self._listening = listening
+        self._thread = threading.get_ident()
         self._calls: list[_Call] = []
         self._counts: Counter[tuple[str, bool]] = Counter()
-        self._sources: dict[tuple[CodeType, int], Source] = {}
+        self._sources: dict[tuple[str, str, int], Source] = {}
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
@@ -87,10 +100,14 @@ class Places:
         within: str | None = None
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
-            kind = _kind(frame.f_code)
+            kind = _kind(frame.f_code.co_filename, frame.f_code.co_name)
             if kind == "user":
                 if source is None:
                     source = self._source(frame.f_code, frame.f_lineno)
+            elif kind == "compiled":
+                # PyTorch compiles some functions of its own, such as flex_attention, which is said elsewhere.
+                if frame.f_back is not None and not frame.f_back.f_code.co_filename.startswith(_TORCH):
+                    self.notes[_COMPILED] = None
             elif kind == "engine":
                 return _Found(source, within, "backward")
             elif kind == "recomputing":
@@ -103,10 +120,11 @@ class Places:
         return _Found(source, within, None)
 
     def _source(self, code: CodeType, line: int) -> Source:
-        if (known := self._sources.get((code, line))) is None:
+        key = code.co_filename, code.co_name, line  # the same code in two files is equal
+        if (known := self._sources.get(key)) is None:
             text = linecache.getline(code.co_filename, line).strip()
             file = readable(code.co_filename)
-            known = self._sources[code, line] = Source(file, line, code.co_name, text)
+            known = self._sources[key] = Source(file, line, code.co_name, text)
         return known
 
     def of_parameter(self, name: str | None, place: Place) -> Place:
@@ -116,6 +134,8 @@ class Places:
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         if not self._listening():
+            if threading.get_ident() != self._thread and id(module) in self._paths:
+                self.notes[_IN_ANOTHER_THREAD] = None
             return
         path = self._path(module)
         again = torch._C._current_graph_task_id() != -1  # recomputed for a backward pass: counted apart
@@ -153,9 +173,8 @@ def _function_name(frame: FrameType) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _kind(code: CodeType) -> _Kind:
-    file = code.co_filename
+def _kind(file: str, function: str) -> _Kind:
     if file.startswith(_TORCH):
-        mark = (file[len(_TORCH) + 1 :].replace("\\", "/"), code.co_name)
+        mark = (file[len(_TORCH) + 1 :].replace("\\", "/"), function)
         return _MARKS.get(mark, "inside")
     return "user" if is_users(file) else "inside"

@@ -22,19 +22,20 @@ from amp_lab.autocast.kernels.replacing import ReplacedKernels, kernels_in_force
 from amp_lab.autocast.recording.events import Event, EventKind, Kernel, Seen, SeenCast
 from amp_lab.autocast.recording.operators import (
     composites,
+    innermost,
     is_composite,
+    is_question,
     is_view,
     named,
     overload,
     scalars,
+    takes_functions,
     tensors_in,
     written,
 )
 from amp_lab.autocast.recording.places import Places
 
 Runner = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-
-_UNSEEN = {"prim::device", "aten::is_same_size", "aten::sym_size", "aten::sym_stride", "aten::sym_numel"}
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -70,6 +71,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple[int, torch.dtype], torch.Tensor
         ] = {}  # whose casts autocast may have in its cache
         self._paused = False
+        self.not_looked_into: set[str] = set()  # operators that take functions, and call them
         # Kept by hand: below autograd, where a TorchDispatchMode stands, autocast always seems off.
         self.region: torch.dtype | None = None
 
@@ -77,6 +79,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         """Stay as it is, and not be wrapped against torch.compile, which costs as much as half the recording."""
         return False
+
+    supports_higher_order_operators = True
 
     def listening(self) -> bool:
         """Say whether what runs now is recorded: not in another thread, and not inside a kernel."""
@@ -124,8 +128,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(
         self, kind: EventKind, name: str, call: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        tensors = tensors_in((args, kwargs))
+        given = tensors_in((args, kwargs))
+        tensors = tuple(map(innermost, given))
         event = Event(kind, name, self._place(), self.region, self._all_seen(tensors), tensors=tensors)
+        event.wrapped = any(a is not b for a, b in zip(given, tensors, strict=True))
         event.passed = _dtype_passed(args, kwargs)
         event.scalars = scalars(named(name), args, kwargs)
         self._home(event).append(event)
@@ -147,12 +153,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._paused or func._schema.name in _UNSEEN:
+        if self._paused or is_question(func):
             return func(*args, **kwargs)
         if is_composite(func):  # in inference mode, where there is no autograd to take it apart
-            return self._record(
-                "composite", overload(func), functools.partial(self._take_apart, func), args, kwargs
-            )
+            take_apart = functools.partial(self._take_apart, func)
+            if overload(func).startswith("to.") and self._casting():
+                return take_apart(*args, **kwargs)
+            return self._record("composite", overload(func), take_apart, args, kwargs)
         tensors = tensors_in((args, kwargs))
         kernel = Kernel(len(self._kernels), func, self._all_seen(tensors), is_view=is_view(func))
         kernel.sequence = torch._C._autograd._get_sequence_nr()
@@ -162,7 +169,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             event.scalars = scalars(func, args, kwargs)
         self._kernels.append(kernel)
         try:
-            result = self._run(func, args, kwargs)
+            result = self._work(func, args, kwargs)
         except Exception as error:
             event.error = f"{type(error).__name__}: {error}"
             raise
@@ -172,6 +179,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif event.kind == "kernel":
             event.outputs = kernel.outputs
         return result
+
+    def _work(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if takes_functions(func):
+            self.not_looked_into.add(overload(func))
+            return func(*args, **kwargs)
+        return self._run(func, args, kwargs)
 
     def _take_apart(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         with self:
@@ -183,7 +196,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._open:
             event = self._open[-1]
             kernel.is_cast = _is_cast_for(event, kernel, tensors)
-            event.working = event.working or not kernel.is_cast
+            # With an argument, its tangent is cast.
+            is_tangent = event.wrapped and kernel.operator is torch.ops.aten._to_copy.default
+            event.working = event.working or not (kernel.is_cast or is_tangent)
         else:
             place = self._place()
             node = torch._C._current_autograd_node()

@@ -10,11 +10,14 @@ import torch
 from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.recording import reasons
 from amp_lab.autocast.recording.events import Event, Kernel, Seen
+from amp_lab.autocast.recording.operators import overload
 from amp_lab.autocast.records import Cast, Op, Value
 
 ACCUMULATION: Final = "accumulate_grad"
 _ACCUMULATION_NODE: Final = "torch::autograd::AccumulateGrad"
 _CAST_NODE: Final = "ToCopyBackward0"
+# They take and give statistics in FP32 beside data in 16 bits, which their kernels are made for.
+_NORMALISING: Final = {"batch_norm", "instance_norm", "layer_norm", "group_norm"}
 # What people call them, where it is not the operator's name without "_" or "native_" in front.
 _NAMES: Final = {
     "_to_copy": "to",
@@ -36,6 +39,7 @@ def rows(events: Iterable[Event], device: str, fate: Callable[[str], Fate]) -> t
     table = _Table(device, fate)
     for event in _row_events(events):
         table.add(event)
+    table.close()
     return tuple(table.ops)
 
 
@@ -62,7 +66,7 @@ def _with_lone_kernels(event: Event) -> Iterator[Event]:
         if isinstance(part, Event):
             yield part
         else:
-            name = part.operator._schema.name.removeprefix("aten::")
+            name = overload(part.operator)
             yield Event("kernel", name, event.place, event.region, part.inputs, part.outputs, parts=[part])
 
 
@@ -74,8 +78,46 @@ class _Table:
         self._device, self._fate = device, fate
         self._row_of: dict[int, int] = {}  # kernel's number -> row
         self._casts: set[int] = set()  # kernels that are casts by autocast
+        self._gradient: list[Event] = []  # nodes of one operator's gradient, which become one row
+        self._kept: list[Event] = []  # gradients of parameters that were kept meanwhile
 
     def add(self, event: Event) -> None:
+        """Add a row; or wait, if it may be a part of one."""
+        if event.kind == "node" and self._gradient:
+            if event.name == _ACCUMULATION_NODE:
+                self._kept.append(event)
+                return
+            if self._is_gradient(event) and self._forward(event) == self._forward(self._gradient[0]):
+                self._gradient.append(event)
+                return
+        self.close()
+        if self._is_gradient(event):
+            self._gradient.append(event)
+        else:
+            self._add(event)
+
+    def close(self) -> None:
+        """Add what has waited."""
+        if self._gradient:
+            first, *_, last = *self._gradient, self._gradient[-1]
+            parts = [part for event in self._gradient for part in event.parts]
+            self._add(Event("node", first.name, first.place, first.region, parts=parts, error=last.error))
+        for event in self._kept:
+            self._add(event)
+        self._gradient, self._kept = [], []
+
+    def _is_gradient(self, event: Event) -> bool:
+        """Say whether an event computes the gradient of an operator, and not that of a cast before it."""
+        is_cast = event.name == _CAST_NODE and event.place.forward in self._casts
+        return event.kind == "node" and not is_cast and self._forward(event) is not None
+
+    def _forward(self, event: Event) -> int | None:
+        """Return the row whose gradient an event in a backward pass computes."""
+        kernel = event.place.forward
+        known = kernel is not None and event.name != _ACCUMULATION_NODE
+        return self._row_of.get(kernel) if known and kernel is not None else None
+
+    def _add(self, event: Event) -> None:
         kernels = event.kernels()
         number = len(self.ops)
         self._row_of.update((kernel.number, number) for kernel in kernels)
@@ -149,7 +191,7 @@ class _Table:
             name, reason = "to", reasons.of_cast_backward(forward.name, inputs, outputs)
         elif event.kind == "engine":
             name, reason = (
-                plain_name(kernels[0].operator._schema.name[6:]),
+                plain_name(overload(kernels[0].operator)),
                 reasons.of_engine(inputs, outputs),
             )
         else:
@@ -168,7 +210,7 @@ class _Table:
             region=event.region,
             inputs=inputs,
             casts=(),
-            dtype=_widest(inputs) or _widest(outputs),
+            dtype=_differentiated_in(forward, inputs, outputs),
             outputs=outputs,
             fate=None,
             reason=reason,
@@ -212,6 +254,21 @@ def _computes_in(event: Event, fate: Fate | None, outputs: tuple[Value, ...]) ->
         return dtype  # its arguments stay as they are, and it is told another dtype to compute in
     after = {cast.position: cast.dtype for cast in event.casts}
     inputs = [Value(each.shape, after.get(i, each.dtype)) for i, each in enumerate(event.inputs)]
+    if plain_name(event.name) in _NORMALISING and outputs and inputs[0].dtype is outputs[0].dtype:
+        return inputs[0].dtype
+    return _widest(inputs) or _widest(outputs)
+
+
+def _differentiated_in(
+    forward: Op | None, inputs: Iterable[Value], outputs: Iterable[Value]
+) -> torch.dtype | None:
+    """Return the dtype that a gradient was computed in.
+
+    It is that of the forward operator, if it is met there at all. Statistics that were saved beside the tensors, such
+    as attention's logsumexp, are FP32 and do not count.
+    """
+    if forward is not None and forward.dtype in {each.dtype for each in (*inputs, *outputs)}:
+        return forward.dtype
     return _widest(inputs) or _widest(outputs)
 
 

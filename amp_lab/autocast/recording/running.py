@@ -24,7 +24,8 @@ from amp_lab.autocast.recording.recorder import Recorder
 from amp_lab.autocast.recording.refusals import refusal
 from amp_lab.autocast.recording.regions import regions_followed
 from amp_lab.autocast.recording.rows import rows
-from amp_lab.autocast.recording.settings_kept import random_states_kept, settings_kept
+from amp_lab.autocast.recording.settings_kept import fake_errors_unlogged, random_states_kept, settings_kept
+from amp_lab.autocast.recording.training_steps import TrainingStepError, training_steps_refused
 from amp_lab.autocast.records import Op
 
 Mode = Literal["fake", "value"]
@@ -62,7 +63,7 @@ class Outcome:
 
     ops: tuple[Op, ...] = ()
     error: Exception | None = None
-    refused: bool = False  # the error is the one that the real operator would raise, of FakeTensors
+    refused: bool = False  # the error would be the same with numbers
     notes: list[str] = field(default_factory=list)
 
     def run_fake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,6 +91,9 @@ def run(task: Task, mode: Mode) -> Outcome:
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         enter(settings_kept())
+        enter(torch.compiler.set_stance("force_eager"))  # what is compiled has no operators to be seen
+        enter(fake_errors_unlogged())
+        enter(training_steps_refused())
         enter(random_states_kept(_gpus(task), _generators(task)))
         enter(borrowed(task.modules, stand_ins))
         inputs, keywords = stand_ins.among((task.inputs, dict(task.keywords)))
@@ -102,6 +106,9 @@ def run(task: Task, mode: Mode) -> Outcome:
             _forward_and_backward(task, inputs, keywords, recorder, stand_ins, outcome)
         except Exception as error:
             outcome.error = error
+            outcome.refused = outcome.refused or isinstance(error, TrainingStepError)
+    outcome.notes += recorder.places.notes
+    outcome.notes += [_not_looked_into(name) for name in sorted(recorder.not_looked_into)]
     outcome.ops = rows(recorder.events, task.device_type, task.fate)
     return outcome
 
@@ -155,7 +162,16 @@ def _checked_loss(loss: Any) -> torch.Tensor:
         raise ValueError(
             f"the loss function returns {tuple(loss.shape)} numbers: let it return one, a scalar"
         )
+    if loss.is_complex():
+        raise ValueError(
+            "the loss function returns a complex number, which nothing can be minimised by: let it return a real one, "
+            "such as its abs()"
+        )
     return loss
+
+
+def _not_looked_into(name: str) -> str:
+    return f"{name} calls functions by itself: what it does is one row, and what they do is not listed"
 
 
 def _no_backward() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import sys
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,17 @@ def settings_kept() -> Iterator[None]:
             torch.autocast_decrement_nesting()
         if depth == 0:
             torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def fake_errors_unlogged() -> Iterator[None]:
+    """Keep PyTorch from logging an error, with a traceback, where an operator on FakeTensors raises one."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
 
 
 def _depth() -> int:

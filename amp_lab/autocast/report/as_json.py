@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -36,6 +37,8 @@ def _plain(value: Any) -> Any:
         return value.name
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity
     return value
 
 
@@ -69,6 +72,8 @@ def _xray(data: dict[str, Any]) -> XRay:
 
     if data["mode"] not in ("fake", "value"):
         raise ValueError(f"mode is {data['mode']!r}, not 'fake' or 'value'")
+    if data["device_type"] not in ("cuda", "cpu"):
+        raise ValueError(f"device_type is {data['device_type']!r}, not 'cuda' or 'cpu'")
     return XRay(
         **_texts(data, "model device_type mode mode_reason torch_version"),
         dtype=_dtype(data["dtype"]),
@@ -130,9 +135,15 @@ def _op(data: dict[str, Any]) -> Op:
         "casts": _each(_cast, data["casts"]),
         "dtype": _maybe(_dtype, data["dtype"]),
         "outputs": _each(_value, data["outputs"]),
+        "scalars": _each(_scalar, data["scalars"]),
         "fate": _maybe(Fate.__getitem__, data["fate"]),
     }
     return Op(**data | read)
+
+
+def _scalar(values: list[Any]) -> tuple[str, float]:
+    name, number = values
+    return name, float(number) if isinstance(number, str) else number
 
 
 def _explanation(data: dict[str, Any]) -> Explanation:

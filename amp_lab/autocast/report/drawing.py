@@ -65,8 +65,12 @@ def _note(xray: XRay, phase: Phase, items: Sequence[Drawn]) -> str:
     )
     if len(drawn) > 1:
         said.append("The grey line follows the order in which operators ran.")
-    if any(op.view for op in of_phase(xray.ops, phase)):
-        said.append("Views are left out.")
+    ops = of_phase(xray.ops, phase)
+    left = ["views"] if any(op.view for op in ops) else []
+    if NO_FLOATS not in {dtype for row in drawn for cell in row.cells for dtype in cell.ran}:
+        left += ["operators without floating-point numbers"] if any(op.bookkeeping for op in ops) else []
+    if left:
+        said.append(f"{' and '.join(left).capitalize()} are left out.")
     return " ".join(said)
 
 

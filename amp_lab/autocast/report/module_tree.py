@@ -4,6 +4,8 @@ TransformerEncoder
 ├─ layers.0        linear, scaled_dot_product_attention, …
 ├─ layers.1        the same operators in other dtypes: it is given FP16 instead of FP32
 └─ × 10            layers.2 … layers.11 are like layers.1
+
+The same means: the same classes of modules with the same names in them, the same operators, dtypes and sizes.
 """
 
 from __future__ import annotations
@@ -31,11 +33,21 @@ class Branch:
 
 @dataclass(frozen=True)
 class Fold:
-    """A group of items that comes `times` times in a row. `items` are the first ones, `last` the last ones."""
+    """Groups of items, one after the other, that do the same. `items` is the first group, `last` the last one."""
 
-    items: tuple[Item, ...]
-    times: int
-    last: tuple[Item, ...]
+    groups: tuple[tuple[Item, ...], ...]
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return self.groups[0]
+
+    @property
+    def last(self) -> tuple[Item, ...]:
+        return self.groups[-1]
+
+    @property
+    def times(self) -> int:
+        return len(self.groups)
 
 
 Item: TypeAlias = "Op | Branch | Fold"
@@ -62,7 +74,7 @@ def module_tree(ops: Iterable[Op], types: Mapping[str, str], fold: bool = True) 
     types = {op.module: op.module_type for op in ops} | dict(types)
     items = [_finished(each, types, fold) for each in _grown(ops).items]
     flat = tuple(each for group in items for each in group)
-    return Branch("", types.get("", ""), 1, folded(flat) if fold else flat)
+    return Branch("", types.get("", ""), 1, folded(flat, "") if fold else flat)
 
 
 def _grown(ops: Iterable[Op]) -> _Growing:
@@ -104,13 +116,17 @@ def _finished(item: Op | _Growing, types: Mapping[str, str], fold: bool) -> tupl
     module_type = types.get(item.path, "")
     if module_type in _CONTAINERS and not any(isinstance(each, Op) for each in children):
         return children
-    return (Branch(item.path, module_type, item.call or 1, folded(children) if fold else children),)
+    return (
+        Branch(item.path, module_type, item.call or 1, folded(children, item.path) if fold else children),
+    )
 
 
-def folded(items: Sequence[Item]) -> tuple[Item, ...]:
-    """Put neighbours that do the same into one Fold."""
+def folded(items: Sequence[Item], parent: str) -> tuple[Item, ...]:
+    """Put neighbours that do the same into one Fold. `parent` is the path of the module that they stand in."""
     numbers: dict[object, int] = {}
-    kinds = [numbers.setdefault(signature(each), len(numbers)) for each in items]
+    kinds = [
+        numbers.setdefault((_siblings(each, parent), signature(each, parent)), len(numbers)) for each in items
+    ]
     result: list[Item] = []
     place = 0
     while place < len(items):
@@ -118,8 +134,8 @@ def folded(items: Sequence[Item]) -> tuple[Item, ...]:
         if times == 1:
             result.append(items[place])
         else:
-            end = place + length * times
-            result.append(Fold(tuple(items[place : place + length]), times, tuple(items[end - length : end])))
+            starts = range(place, place + length * times, length)
+            result.append(Fold(tuple(tuple(items[start : start + length]) for start in starts)))
         place += length * times
     return tuple(result)
 
@@ -142,16 +158,36 @@ def _repeats(kinds: list[int], place: int, length: int) -> int:
     return times
 
 
-def signature(item: Item) -> object:
-    """Return what two items must share to be the same: operators and dtypes, not shapes, names or numbers."""
+def _siblings(item: Item, parent: str) -> str:
+    """Return what the paths of neighbours must share: layers.0 and layers.1 do, conv1 and conv2 do not."""
+    if not isinstance(item, Branch):
+        return ""
+    parts = relative(item.path, parent).split(".")
+    for place in range(len(parts) - 1, -1, -1):
+        if parts[place].isdecimal():
+            parts[place] = "#"
+            break
+    return ".".join(parts)
+
+
+def signature(item: Item, parent: str) -> object:
+    """Return what two items must share to be the same, wherever they stand: modules, operators, dtypes and shapes.
+
+    The name of an item itself is no part of it; those of what is in it are.
+    """
     if isinstance(item, Branch):
-        return item.module_type, tuple(map(signature, item.items))
+        inner = tuple((_name(each, item.path), signature(each, item.path)) for each in item.items)
+        return item.module_type, inner
     if isinstance(item, Fold):
-        return item.times, tuple(map(signature, item.items))
-    casts = tuple((each.value.dtype, each.dtype, each.copied > 0) for each in item.casts)
-    taken = tuple(each.dtype for each in item.inputs)
-    given = tuple(each.dtype for each in item.outputs)
-    return item.name, item.dtype, item.region, item.fate, taken, casts, given, item.error
+        return item.times, tuple((_name(each, parent), signature(each, parent)) for each in item.items)
+    casts = tuple((each.value.dtype, each.dtype, each.copied) for each in item.casts)
+    taken = tuple((each.dtype, each.shape) for each in item.inputs)
+    given = tuple((each.dtype, each.shape) for each in item.outputs)
+    return item.name, item.within, item.dtype, item.region, item.fate, taken, casts, given, item.error
+
+
+def _name(item: Item, parent: str) -> str:
+    return relative(item.path, parent) if isinstance(item, Branch) else ""
 
 
 def rows(item: Item) -> int:
@@ -170,12 +206,13 @@ def only_op(branch: Branch) -> Op | None:
 
 
 def ops_in(item: Item) -> Iterator[Op]:
-    """Yield the operators that an item shows; of a fold, those of its first group."""
+    """Yield all operators of an item, those that are folded away, too."""
     if isinstance(item, Op):
         yield item
-    else:
-        for each in item.items:
-            yield from ops_in(each)
+        return
+    inner = item.items if isinstance(item, Branch) else tuple(each for group in item.groups for each in group)
+    for each in inner:
+        yield from ops_in(each)
 
 
 def relative(path: str, parent: str) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import torch
+
+from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.records import Op, Phase
 from amp_lab.autocast.report.module_tree import (
     Branch,
@@ -18,7 +21,7 @@ from amp_lab.autocast.report.module_tree import (
     relative,
     span,
 )
-from amp_lab.autocast.report.summary import PHASES, Counts, counts, of_phase
+from amp_lab.autocast.report.summary import PHASES, Counts, counts, is_cast, of_phase, written
 from amp_lab.autocast.report.words import (
     bytes_in_words,
     casts_in_words,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from amp_lab.autocast.hurts.remarks import Remark
     from amp_lab.autocast.report.xrayed import XRay
 
+_HALVES: Final = (torch.float16, torch.bfloat16)
 HEADS: Final = ("#", "operator", "took", "casts", "ran in", "gave", "why", "line")
 LIMIT: Final = 60  # rows
 
@@ -107,7 +111,12 @@ def _ran(xray: XRay, module: str) -> bool:
 
 def tree(xray: XRay, selection: Selection, phase: Phase) -> Branch:
     """Arrange the operators that were asked for by module."""
-    shown = [op for op in selection.ops(xray.ops, phase) if selection.views or not op.view]
+    shown = selection.ops(xray.ops, phase)
+    if not selection.views:
+        shown = [op for op in shown if not op.view]
+        shown = [
+            op for op in shown if not op.bookkeeping
+        ] or shown  # where there is nothing else, it is shown
     return module_tree(shown, dict(xray.module_types), selection.fold)
 
 
@@ -144,7 +153,7 @@ def _rows(item: Item, depth: int, parent: str) -> Iterator[Row]:
     for each in inner:
         yield from _rows(each, below, parent)
     if isinstance(item, Fold) and not one_module(item):
-        yield Row(depth, f"⋮ {fold_in_words(item, parent)}")
+        yield Row(depth, f"⋮ {more_in_words(item, parent)}")
 
 
 def op_name(op: Op) -> str:
@@ -180,7 +189,7 @@ def cells(row: Row) -> tuple[str, ...]:
         str(op.number),
         row.label,
         dtypes_of(op.inputs),
-        casts_in_words(op.casts),
+        own_cast_in_words(op) if is_cast(op) else casts_in_words(op.casts),
         dtype_in_words(op.dtype),
         "raised" if op.error else outputs_in_words(op.outputs),
         why(op),
@@ -188,8 +197,25 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
+def more_in_words(fold: Fold, parent: str) -> str:
+    """Say what is not listed below the first group of a fold: "and 3 more like this (cell.0 … cell.3)"."""
+    names = name_in_words(span(fold, parent))
+    return f"and {fold.times - 1:,} more like this" + (f" ({names})" if " … " in names else "")
+
+
+def own_cast_in_words(op: Op) -> str:
+    """Write a cast that is an operator of its own, as those of gradients are, with its bytes: "FP16→FP32 24.6 kB"."""
+    source, target = op.inputs[0].dtype, op.outputs[0].dtype
+    return f"{dtype_in_words(source)}→{dtype_in_words(target)} {bytes_in_words(written(op))}"
+
+
 def why(op: Op) -> str:
     """Say in two or three words why an operator ran in its dtype."""
+    if op.fate in (Fate.LOWER, Fate.FP32, Fate.FP32_UNLESS) and op.dtype is not None:
+        if op.dtype not in (*_HALVES, torch.float32):
+            return f"{dtype_in_words(op.dtype)} is left alone"
+        if op.fate is Fate.FP32_UNLESS and op.dtype in _HALVES:
+            return f"{dtype_in_words(op.dtype)} was passed as dtype"
     if op.fate is not None:
         return op.fate.value
     if op.phase == "backward":
@@ -237,8 +263,13 @@ def notes(xray: XRay, selection: Selection, listed: int, available: int) -> Iter
         yield f"{counted(available - listed, 'more row')}: table(limit=None) lists all."
     asked = [op for phase in selection.phases() for op in selection.ops(xray.ops, phase)]
     views = sum(op.view for op in asked)
-    if views and not selection.views:
-        yield f"{counted(views, 'view')} not listed, which copy nothing: table(views=True) lists them."
+    counters = sum(op.bookkeeping and not op.view for op in asked)
+    hidden = [f"{counted(views, 'view')} not listed, which copy nothing"] if views else []
+    if counters and any(not op.bookkeeping and not op.view for op in asked):
+        listed_not = "" if hidden else " not listed"
+        hidden.append(f"{counted(counters, 'operator')} without floating-point numbers{listed_not}")
+    if hidden and not selection.views:
+        yield f"{', and '.join(hidden)}: table(views=True) lists them."
     others = [phase for phase in PHASES if phase not in selection.phases() and of_phase(xray.ops, phase)]
     if others:
         said = " and ".join(f'table(phase="{phase}")' for phase in others)

@@ -85,7 +85,7 @@ class XRay:
             phase: "forward", "recomputed" (by activation checkpointing) or "backward"; None: all.
             module: the path of a module, to list only what ran in it, such as "layers.0".
             fold: list neighbours that do the same once, and say how often they came.
-            views: list views, too, which compute and copy nothing.
+            views: list views, too, which compute and copy nothing, and operators without floating-point numbers.
 
         Raises:
             TypeError: if limit is neither a whole number nor None, or module no text.

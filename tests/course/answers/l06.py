@@ -5,6 +5,7 @@ import contextlib
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 from amp_lab.course.lessons.l06.given import BrokenBlock
@@ -55,6 +56,29 @@ def takes_dtypes_from_tensors():
     half, wide = torch.zeros(1).half(), torch.zeros(1)
     row = [half, wide.double(), wide, wide, wide, wide, half, half, half, half]
     return dict(zip("abcdefghij", [each.dtype for each in row], strict=True)) | {"k": "raises", "l": "raises"}
+
+
+class _Word(str):
+    """A string of another class, as NumPy's `str_` is one."""
+
+
+@fates.right
+def writes_words_of_another_class():
+    return {
+        _Word(letter): _Word(fate) if isinstance(fate, str) else fate for letter, fate in _fates().items()
+    }
+
+
+class _Anything(str):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = str.__hash__
+
+
+@fates.wrong("no-dtype")
+def equals_everything():
+    return {letter: _Anything("either") for letter in "abcdefghijkl"}
 
 
 @fates.wrong("product-follows-inputs")
@@ -167,7 +191,12 @@ def ran_them_in_a_region_of_the_cpu():
     return _fates(d="raises", e=FP16, f=FP16, l=FP32)
 
 
-@fates.wrong("wrong-fate")
+@fates.wrong("sum-raises")
+def refuses_sums_of_two():
+    return _fates(c="raises")
+
+
+@fates.wrong("in-place-raises")
 def refuses_in_place_sums():
     return _fates(j="raises")
 
@@ -289,6 +318,69 @@ class ReturnsFp32(BrokenBlock):
         mean_square = length * length / x.shape[-1]
         out = (wide / torch.sqrt(mean_square + 1e-6) * self.gain) @ self.weight
         return torch.relu(out.float() + self.bias)
+
+
+@block.right
+class WritesAConvolution(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        rows = (x * _rms(x) * self.gain).flatten(0, -2).unsqueeze(-1)
+        out = F.conv1d(rows, self.weight.t().unsqueeze(-1)).squeeze(-1)
+        return torch.relu(out + self.bias).reshape(x.shape)
+
+
+@block.right
+class MultipliesBlocksOfColumns(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        normed = x * _rms(x) * self.gain
+        parts = [normed @ columns for columns in self.weight.split(4, dim=1)]
+        return torch.relu(torch.cat(parts, dim=-1) + self.bias)
+
+
+@block.right
+class AddsUpTwoProducts(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        normed, half = x * _rms(x) * self.gain, x.shape[-1] // 2
+        first, second = normed[..., :half] @ self.weight[:half], normed[..., half:] @ self.weight[half:]
+        return torch.relu(first.float() + second.float() + self.bias)
+
+
+@block.right
+class TakesTheBiasForARow(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        normed = x * _rms(x) * self.gain
+        longer = torch.cat([normed, torch.ones_like(normed[..., :1])], dim=-1)
+        return torch.relu(longer @ torch.cat([self.weight, self.bias[None]]))
+
+
+@block.right
+class FoldsTheGainIntoTheWeight(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        return torch.relu((x * _rms(x)) @ (self.gain[:, None] * self.weight) + self.bias)
+
+
+@block.right
+class CastsByHandOnAnIsland(BrokenBlock):
+    def forward(self, x):
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+        with torch.autocast(kind, enabled=False):
+            x = x.float()
+            normed = (x * _rms(x) * self.gain).to(dtype)
+            return torch.relu(normed @ self.weight.to(dtype) + self.bias.to(dtype))
+
+
+@block.right
+class AveragesByAProduct(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        with torch.autocast(x.device.type, enabled=False):
+            mean_square = (x * x) @ torch.full((x.shape[-1], 1), 1 / x.shape[-1])
+        return torch.relu((x * torch.rsqrt(mean_square + 1e-6) * self.gain) @ self.weight + self.bias)
 
 
 @block.wrong("in-place")
@@ -475,6 +567,136 @@ class MultipliesByHand(BrokenBlock):
         return torch.relu((normed.unsqueeze(-1) * self.weight).sum(-2) + self.bias)
 
 
+@block.wrong("no-product")
+class MultipliesAQuarterOnly(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        normed = x * _rms(x) * self.gain
+        first, rest = normed @ self.weight[:, :4], (normed.unsqueeze(-1) * self.weight[:, 4:]).sum(-2)
+        return torch.relu(torch.cat([first.float(), rest], dim=-1) + self.bias)
+
+
+@block.wrong("thrown-away")
+class ThrowsItsProductAway(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        normed = x * _rms(x) * self.gain
+        normed @ self.weight
+        return torch.relu((normed.unsqueeze(-1) * self.weight).sum(-2) + self.bias)
+
+
+@block.wrong("thrown-away")
+class ThrowsItsProductAwayAndRounds(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        normed = x * _rms(x) * self.gain
+        product = normed @ self.weight
+        return torch.relu((normed.unsqueeze(-1) * self.weight).sum(-2) + self.bias).to(product.dtype)
+
+
+@block.wrong("in-place")
+class ThrowsAwayAndMultipliesInPlace(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        normed = x * _rms(x) * self.gain
+        normed @ self.weight
+        out = self.bias.repeat(normed[..., 0].numel(), 2)
+        out.addmm_(normed.flatten(0, -2), torch.cat([self.weight, self.weight], dim=1))
+        return torch.relu(out[:, : x.shape[-1]]).reshape(x.shape)
+
+
+@block.wrong("product-dtype")
+class WritesTensordot(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        return torch.relu(torch.tensordot(x * _rms(x) * self.gain, self.weight, 1) + self.bias)
+
+
+@block.wrong("stale-copy")
+class KeepsACopyOfTheWeight(BrokenBlock):
+    def forward(self, x):
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+        if not hasattr(self, "copied"):
+            self.copied = self.weight.to(dtype)
+        x = x.float()
+        return torch.relu((x * _rms(x) * self.gain) @ self.copied + self.bias)
+
+
+@block.wrong("small-row")
+class ForgetsTheEpsilon(BrokenBlock):
+    def forward(self, x):
+        normed = F.rms_norm(x.float(), (x.shape[-1],), self.gain)
+        return torch.relu(normed @ self.weight + self.bias)
+
+
+@block.wrong("small-row")
+class ScalesDownInHalf(BrokenBlock):
+    def forward(self, x):
+        small = x / 64
+        scale = torch.rsqrt((small * small).float().mean(dim=-1, keepdim=True) + 1e-6 / 64**2)
+        return torch.relu((small * scale * self.gain) @ self.weight + self.bias)
+
+
+@block.wrong("wrong-output")
+class DividesByTheLargestOfAll(BrokenBlock):
+    def forward(self, x):
+        largest = x.abs().max().clamp(min=1).detach()
+        small = x / largest
+        scale = torch.rsqrt((small * small).float().mean(dim=-1, keepdim=True) + 1e-6 / largest.float() ** 2)
+        return torch.relu((small * scale * self.gain) @ self.weight + self.bias)
+
+
+@block.wrong("parameters-changed")
+class MakesANewParameter(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        self.weight = nn.Parameter(self.weight.detach().clone())
+        return torch.relu((x * _rms(x) * self.gain) @ self.weight + self.bias)
+
+
+@block.wrong("parameters-changed")
+class NormsItsWeight(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        self.weight.data.mul_(0.999)
+        return torch.relu((x * _rms(x) * self.gain) @ self.weight + self.bias)
+
+
+@block.wrong("left-changed")
+class LeavesAutocastOn(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        out = torch.relu((x * _rms(x) * self.gain) @ self.weight + self.bias)
+        torch.set_autocast_dtype(x.device.type, torch.float32)
+        return out
+
+
+@block.wrong("left-changed")
+class SwitchesGradientsOff(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        out = torch.relu((x * _rms(x) * self.gain) @ self.weight + self.bias)
+        torch.set_grad_enabled(False)
+        return out
+
+
+@block.wrong("mutated-input")
+class ScalesInPlaceWithoutGradients(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        scale = _rms(x)
+        x = x * scale if x.requires_grad else x.mul_(scale)
+        return torch.relu((x * self.gain) @ self.weight + self.bias)
+
+
+@block.wrong("wrong-output")
+class ReturnsItsInputInEvaluation(BrokenBlock):
+    def forward(self, x):
+        x = x.float()
+        out = torch.relu((x * _rms(x) * self.gain) @ self.weight + self.bias)
+        return out if torch.is_grad_enabled() else x
+
+
 @block.wrong("row-not-finite")
 class LeavesOutTheEpsilon(BrokenBlock):
     def forward(self, x):
@@ -643,6 +865,73 @@ def is_decorated_inside(x):
     return inside(x.float())
 
 
+@covariance.right
+def makes_a_leaf_of_it(x):
+    with torch.autocast(x.device.type, enabled=False):
+        wide = x.float()
+        return _cov(wide if wide.requires_grad else wide.clone().requires_grad_())
+
+
+@covariance.right
+def adds_a_parameter(x):
+    with torch.autocast(x.device.type, enabled=False):
+        return _cov(x.float()) + 0 * nn.Parameter(torch.zeros(1, device=x.device))
+
+
+@covariance.right
+def adds_it_to_zeros_that_learn(x):
+    with torch.autocast(x.device.type, enabled=False):
+        zeros = torch.zeros(x.shape, dtype=torch.float32, device=x.device, requires_grad=True)
+        return _cov(zeros + x)
+
+
+@covariance.right
+def looks_at_its_values(x):
+    with torch.autocast(x.device.type, enabled=False):
+        wide = x.float()
+        assert wide.isfinite().all(), wide
+        print(wide.max().item())
+        return _cov(wide)
+
+
+@covariance.right
+def maps_over_batches(x):
+    one = _cov
+    for _ in range(x.dim() - 2):
+        one = torch.vmap(one)
+    with torch.autocast(x.device.type, enabled=False):
+        return one(x.float())
+
+
+@covariance.right
+def waits_for_the_gpu(x):
+    with torch.autocast(x.device.type, enabled=False):
+        result = _cov(x.float())
+    if x.is_cuda:
+        torch.cuda.synchronize()
+    return result
+
+
+@covariance.right
+def computes_elsewhere_and_comes_back(x):
+    with torch.autocast("cpu", enabled=False):
+        return _cov(x.cpu().float()).to(x.device)
+
+
+@covariance.right
+def takes_checkpoints(x):
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.utils.checkpoint.checkpoint(_cov, x.float(), use_reentrant=False)
+
+
+@covariance.right
+def multiplies_in_place(x):
+    x = x.float()
+    rows = (x - x.mean(dim=-2, keepdim=True)).flatten(0, -3) if x.dim() > 2 else (x - x.mean(0))[None]
+    out = torch.zeros(len(rows), x.shape[-1], x.shape[-1], device=x.device).baddbmm_(rows.mT, rows)
+    return out.reshape(*x.shape[:-2], *out.shape[1:]) / (x.shape[-2] - 1)
+
+
 @covariance.wrong("no-cast")
 def disables_and_does_not_cast(x):
     with torch.autocast(x.device.type, enabled=False):
@@ -719,6 +1008,56 @@ def is_decorated_for_the_cpu(x):
     return _cov(x.float())
 
 
+@covariance.wrong("only-cpu")
+def disables_for_the_cpu_and_looks_at_values(x):
+    with torch.autocast("cpu", enabled=False):
+        result = _cov(x.float())
+        assert result.abs().sum().item() >= 0
+        return result
+
+
+@covariance.wrong("only-cpu")
+def disables_for_the_cpu_and_fails(x):
+    with torch.autocast("cpu", enabled=False):
+        result = _cov(x.float())
+    if x.device.type != "cpu":
+        raise RuntimeError("no")
+    return result
+
+
+@covariance.wrong("devices-listed")
+def disables_for_two_devices(x):
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        return _cov(x.float())
+
+
+@covariance.wrong("devices-listed")
+def tells_two_devices_apart(x):
+    with torch.autocast("cuda" if x.is_cuda else "cpu", enabled=False):
+        return _cov(x.float())
+
+
+@covariance.wrong("wrong-dtype")
+def works_on_the_cpu_only(x):
+    return opens_an_island(x) if x.device.type == "cpu" else x.double()
+
+
+@covariance.wrong("narrowed")
+def multiplies_in_bf16_on_an_island(x):
+    with torch.autocast(x.device.type, enabled=False):
+        x = x.float()
+        centred = (x - x.mean(dim=-2, keepdim=True)).bfloat16()
+        return (centred.mT @ centred).float() / (x.shape[-2] - 1)
+
+
+@covariance.wrong("cancels")
+def subtracts_squares_of_means(x):
+    with torch.autocast(x.device.type, enabled=False):
+        x, n = x.float(), x.shape[-2]
+        mean = x.mean(dim=-2, keepdim=True)
+        return (x.mT @ x - n * mean.mT @ mean) / (n - 1)
+
+
 @covariance.wrong("centred-in-half")
 def centres_before_the_cast(x):
     centred = x - x.mean(dim=-2, keepdim=True)
@@ -746,16 +1085,51 @@ def returns_half(x):
         return _cov(x.float()).half()
 
 
-@covariance.wrong("left-off")
+@covariance.wrong("left-changed")
 def leaves_autocast_off(x):
     torch.set_autocast_enabled(x.device.type, False)
     return _cov(x.float())
 
 
-@covariance.wrong("left-off")
+@covariance.wrong("left-changed")
 def never_leaves_the_region(x):
     torch.autocast(x.device.type, enabled=False).__enter__()
     return _cov(x.float())
+
+
+@covariance.wrong("left-changed")
+def leaves_another_dtype(x):
+    result = opens_an_island(x)
+    torch.set_autocast_dtype(x.device.type, torch.float64)
+    return result
+
+
+@covariance.wrong("left-changed")
+def leaves_the_cache_off(x):
+    result = opens_an_island(x)
+    torch.set_autocast_cache_enabled(False)
+    return result
+
+
+@covariance.wrong("left-changed")
+def leaves_a_region_counted(x):
+    torch.autocast_increment_nesting()
+    return opens_an_island(x)
+
+
+@covariance.wrong("left-changed")
+def switches_another_device_on(x):
+    torch.set_autocast_enabled("xpu", True)
+    return opens_an_island(x)
+
+
+@covariance.wrong("mutated-input")
+def centres_in_place_without_gradients(x):
+    with torch.autocast(x.device.type, enabled=False):
+        wide = x.float()
+        mean = wide.mean(dim=-2, keepdim=True)
+        centred = wide - mean if wide.requires_grad else wide.sub_(mean)
+        return centred.mT @ centred / (x.shape[-2] - 1)
 
 
 @covariance.wrong("no-way-back")
@@ -965,6 +1339,48 @@ def writes_einsum(device_type):
     return Gram
 
 
+@make_gram.right
+def asks_the_tensors_where_they_are(device_type):
+    def forward(ctx, x):
+        kind = x.device.type
+        ctx.on, ctx.dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        return _forward(ctx, x)
+
+    def backward(ctx, grad):
+        with torch.autocast(grad.device.type, ctx.dtype, enabled=ctx.on):
+            return _backward(ctx, grad)
+
+    return _function(forward, backward)
+
+
+@make_gram.right
+def saves_what_was_multiplied_and_disables(device_type):
+    def forward(ctx, x):
+        y = x @ x.mT
+        ctx.save_for_backward(x.to(y.dtype))
+        return y
+
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        with torch.autocast(x.device.type, enabled=False):
+            return _backward(ctx, grad)
+
+    return _function(forward, backward)
+
+
+@make_gram.right
+def multiplies_in_place_in_backward(device_type):
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        grads, rows = (
+            (grad + grad.mT).reshape(-1, *grad.shape[-2:]),
+            x.reshape(-1, *x.shape[-2:]).to(grad.dtype),
+        )
+        return torch.zeros_like(rows).baddbmm_(grads, rows).reshape(x.shape)
+
+    return _function(_forward, backward)
+
+
 @make_gram.wrong("no-decorators")
 def has_no_decorator(device_type):
     return _function(_forward, _backward)
@@ -1129,6 +1545,128 @@ def has_no_decorator_and_writes_einsum(device_type):
     return _function(_forward, backward)
 
 
+@make_gram.wrong("device-type-ignored")
+def knows_two_devices(device_type):
+    kind = "cuda" if device_type == "cuda" else "cpu"
+    return _function(_fwd(kind), _bwd(kind))
+
+
+@make_gram.wrong("not-in-ctx")
+def keeps_x_on_the_class(device_type):
+    class Gram(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device_type)
+        def forward(ctx, x):
+            Gram.x = x.detach()
+            return x @ x.mT
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device_type)
+        def backward(ctx, grad):
+            return (grad + grad.mT) @ Gram.x
+
+    return Gram
+
+
+@make_gram.wrong("not-in-ctx")
+def keeps_the_state_outside(device_type):
+    state = {}
+
+    def forward(ctx, x):
+        state["on"] = torch.is_autocast_enabled(device_type)
+        state["dtype"] = torch.get_autocast_dtype(device_type)
+        return _forward(ctx, x)
+
+    def backward(ctx, grad):
+        with torch.autocast(device_type, state["dtype"], enabled=state["on"]):
+            return _backward(ctx, grad)
+
+    return _function(forward, backward)
+
+
+def _by_hand_forward(ctx, x):
+    ctx.save_for_backward(x)
+    kind = x.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+    return (x.unsqueeze(-2) * x.unsqueeze(-3)).sum(-1).to(dtype)
+
+
+def _by_hand_backward(ctx, grad):
+    (x,) = ctx.saved_tensors
+    grad = grad.float()
+    return ((grad + grad.mT).unsqueeze(-1) * x.unsqueeze(-3)).sum(-2)
+
+
+@make_gram.wrong("no-product")
+def adds_up_by_hand(device_type):
+    return _function(_by_hand_forward, _by_hand_backward)
+
+
+@make_gram.wrong("no-product")
+def adds_up_by_hand_in_backward(device_type):
+    return _function(_forward, _by_hand_backward)
+
+
+@make_gram.wrong("thrown-away")
+def throws_its_product_away(device_type):
+    @torch.amp.custom_bwd(device_type=device_type)
+    def backward(ctx, grad):
+        _backward(ctx, grad)
+        return _by_hand_backward(ctx, grad)
+
+    return _function(_fwd(device_type), backward)
+
+
+@make_gram.wrong("thrown-away")
+def throws_its_forward_product_away(device_type):
+    @torch.amp.custom_fwd(device_type=device_type)
+    def forward(ctx, x):
+        x @ x.mT
+        return _by_hand_forward(ctx, x)
+
+    return _function(forward, _bwd(device_type))
+
+
+@make_gram.wrong("gradient-changed")
+def adds_to_the_gradient(device_type):
+    @torch.amp.custom_bwd(device_type=device_type)
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad.add_(grad.mT.clone()) @ x
+
+    return _function(_fwd(device_type), backward)
+
+
+@make_gram.wrong("left-changed")
+def leaves_autocast_off_in_forward(device_type):
+    def forward(ctx, x):
+        y = _forward(ctx, x)
+        torch.set_autocast_enabled(device_type, False)
+        return y
+
+    return _function(forward, _bwd(device_type))
+
+
+@make_gram.wrong("left-changed")
+def leaves_the_cache_off_in_backward(device_type):
+    restored = _bwd(device_type)
+
+    def backward(ctx, grad):
+        torch.set_autocast_cache_enabled(False)
+        return restored(ctx, grad)
+
+    return _function(_fwd(device_type), backward)
+
+
+@make_gram.wrong("backward-off")
+def halves_the_gradient(device_type):
+    @torch.amp.custom_bwd(device_type=device_type)
+    def backward(ctx, grad):
+        return 0.75 * _backward(ctx, grad)
+
+    return _function(_fwd(device_type), backward)
+
+
 @make_gram.wrong("mutated-input")
 def scales_its_input(device_type):
     @torch.amp.custom_fwd(device_type=device_type)
@@ -1263,6 +1801,18 @@ def takes_the_sum_of_losses_over_their_number(logits, targets):
     return total / logits.numel()
 
 
+@loss.right
+def takes_one_logit_after_the_other(logits, targets):
+    pairs = zip(logits.float().reshape(-1), targets.reshape(-1), strict=True)
+    return torch.stack([F.binary_cross_entropy_with_logits(*pair) for pair in pairs]).mean()
+
+
+@loss.right
+def takes_the_logarithm_of_one_more(logits, targets):
+    z = logits.float()
+    return (torch.log(1 + torch.exp(z)) - z * targets).mean()
+
+
 @loss.wrong("bce-refused")
 def keeps_the_refused_loss(logits, targets):
     return F.binary_cross_entropy(torch.sigmoid(logits), targets)
@@ -1329,12 +1879,34 @@ def clamps_the_logits(logits, targets):
     return F.binary_cross_entropy_with_logits(logits.clamp(-10, 10), targets)
 
 
-@loss.wrong("wrong-element")
+@loss.wrong("patched")
+def clamps_the_logits_a_little(logits, targets):
+    return F.binary_cross_entropy_with_logits(logits.float().clamp(-19.9, 19.9), targets)
+
+
+@loss.wrong("wrong-loss")
+def rounds_the_loss(logits, targets):
+    return torch.round(F.binary_cross_entropy_with_logits(logits.float(), targets), decimals=3)
+
+
+_KEPT = {}
+
+
+@loss.wrong("wrong-loss")
+def keeps_results_by_shape(logits, targets):
+    result = F.binary_cross_entropy_with_logits(logits.float(), targets)
+    key = logits.shape, logits.dtype
+    if logits.shape == (8,):
+        result = result - result.detach() + _KEPT.setdefault(key, result.detach())
+    return result
+
+
+@loss.wrong("wrong-loss")
 def takes_squares(logits, targets):
     return F.mse_loss(torch.sigmoid(logits.float()), targets)
 
 
-@loss.wrong("wrong-element")
+@loss.wrong("wrong-loss")
 def swaps_its_arguments(logits, targets):
     return F.binary_cross_entropy_with_logits(targets, logits)
 
@@ -1390,6 +1962,42 @@ def makes_a_tensor_of_a_number(logits, targets):
 def detaches_a_part(logits, targets):
     z = logits.float()
     return (z.clamp(min=0) - z * targets + torch.log1p(torch.exp(-z.abs().detach()))).mean()
+
+
+class _Early(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, targets):
+        ctx.save_for_backward(logits, targets)
+        return F.binary_cross_entropy_with_logits(logits.float(), targets)
+
+    @staticmethod
+    def backward(ctx, grad):
+        logits, targets = ctx.saved_tensors
+        slope = ((torch.sigmoid(logits.float()) - targets) / logits.numel()).to(logits.dtype)
+        return slope * grad.to(logits.dtype), None
+
+
+@loss.wrong("wrong-loss-gradient")
+def rounds_the_gradient_before_it_is_scaled(logits, targets):
+    return _Early.apply(logits, targets)
+
+
+class _Fixed(_Early):
+    @staticmethod
+    def backward(ctx, grad):
+        logits, targets = ctx.saved_tensors
+        return (1024 * (torch.sigmoid(logits.float()) - targets) / logits.numel()).to(logits.dtype), None
+
+
+@loss.wrong("wrong-loss-gradient")
+def knows_the_scale(logits, targets):
+    return _Fixed.apply(logits, targets)
+
+
+@loss.wrong("left-changed")
+def leaves_the_region(logits, targets):
+    torch.set_autocast_enabled(logits.device.type, False)
+    return F.binary_cross_entropy_with_logits(logits.float(), targets)
 
 
 @loss.wrong("wrong-dtype")

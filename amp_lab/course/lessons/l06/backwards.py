@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NoReturn
 
 import torch
@@ -16,14 +15,16 @@ from amp_lab.course.judging.guard import Contained
 from amp_lab.course.lessons.l06 import scenes
 from amp_lab.course.lessons.l06.scenes import (
     NAMES,
-    Region,
     Scene,
-    Seen,
+    first_line,
     given,
     must_be_unchanged,
     named,
+    number,
     where,
+    without_products_rounding,
 )
+from amp_lab.course.lessons.l06.seeing import Region, Seen
 
 _HALF, _BRAIN, _SINGLE = torch.float16, torch.bfloat16, torch.float32
 _OFF: dict[Region, float] = {_HALF: 4 * 2.0**-11, _BRAIN: 4 * 2.0**-8, None: 2e-6}
@@ -31,15 +32,29 @@ _SHAPES = ((5, 3), (2, 4, 6), (2, 2, 3, 5))
 
 
 class Trip:
-    """Forward in one region, backward in another one or outside, with an eye on both."""
+    """Forward in one region, backward in another one or outside, with an eye on both.
 
-    def __init__(self, ask: Ask, gram: Any, forward: Region, shape: tuple[int, ...]) -> None:
-        self._ask, self._forward = ask, forward
-        draw = torch.Generator().manual_seed(sum(shape))
-        self.leaf = torch.randn(shape, generator=draw).requires_grad_()
-        self.x = given(self.leaf)
-        self.call = ask.call = f"{_made('cpu')}.apply(x)` {where(forward)} (x is {describe(self.leaf)})"
-        scene = Scene(forward)
+    With `claims`, all tensors say that they are on a device of that type, and the regions are for that one.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        gram: Any,
+        forward: Region,
+        shape: tuple[int, ...],
+        *,
+        claims: str | None = None,
+        draw: int = 0,
+    ) -> None:
+        self._ask, self._claims = ask, claims
+        generator = torch.Generator().manual_seed(sum(shape) + draw)
+        self.leaf = torch.randn(shape, generator=generator).requires_grad_()
+        self.x = given(self.leaf, transposed=len(shape) > 3)
+        self.call = ask.call = (
+            f"{_made(claims or 'cpu')}.apply(x)` {where(forward)} (x is {describe(self.leaf)})"
+        )
+        scene = Scene(forward, claims=claims)
         self.y = scene.run(ask, _apply, gram, self.x)
         self.ahead = scene.seen
         must_be_unchanged(self.call, self.x, self.leaf)
@@ -48,13 +63,17 @@ class Trip:
         """Walk back in `region`; return what was seen, and the error in `self.error` if there was one."""
         draw = torch.Generator().manual_seed(7)
         self.seed = torch.randn(self.y.shape, generator=draw).to(self.y.dtype)
+        arriving = self.seed.clone()
         self._ask.call = f"{self.call}, and backward {where(region)}"
-        scene = Scene(region, cuda=cuda)
+        scene = Scene(region, cuda=cuda, claims=self._claims)
         self.error: Contained | None = None
         try:
-            scene.run(self._ask, _walk_back, self.y, self.seed)
+            scene.run(self._ask, _walk_back, self.y, arriving)
         except Contained as contained:
             self.error = contained
+        if not torch.equal(arriving, self.seed):
+            shown = {"got": describe(arriving), "want": describe(self.seed)}
+            raise Mistake("gradient-changed", call=self._ask.call, **shown)
         return scene.seen
 
 
@@ -79,7 +98,8 @@ def make_gram(ask: Ask) -> None:
             if trip.error is not None:
                 raise trip.error
             _judge_backward(ask.call, trip, seen, ahead, diagnosis)
-    _try_for_cuda(ask)
+    _try_two_at_once(ask, gram)
+    _try_elsewhere(ask)
 
 
 def _class(ask: Ask, device_type: str) -> Any:
@@ -112,13 +132,18 @@ def _judge_forward(trip: Trip, region: Region) -> None:
     dtypes = trip.ahead.dtypes()
     if dtypes and dtypes != {right}:
         raise Mistake("fixed-in-forward", call=trip.call, got=named(dtypes), want=NAMES[right])
+    if not dtypes:
+        raise Mistake("no-product", call=trip.call, got="no matrix product")
     x = trip.leaf.detach().double()
     want = x @ x.mT
     value = expect.tensor_like(trip.call, trip.y, want.to(right)).double()
-    off = ~((value - want).abs() <= _OFF[region] * (x.abs() @ x.abs().mT))
+    size = x.abs() @ x.abs().mT
+    off = ~((value - want).abs() <= _OFF[region] * size)
     if off.any():
         first = tuple(map(int, off.nonzero()[0]))
-        raise Mistake("wrong-product", call=trip.call, got=_number(value[first]), want=_number(want[first]))
+        raise Mistake("wrong-product", call=trip.call, got=number(value[first]), want=number(want[first]))
+    if region is not None and without_products_rounding(trip.y, want, size):
+        raise Mistake("thrown-away", call=trip.call, got="FP32's", want=f"{NAMES[right]}'s")
 
 
 def _try_after_the_region(ask: Ask, gram: Any) -> None:
@@ -140,7 +165,7 @@ def _explain(ask: Ask, gram: Any, trip: Trip) -> NoReturn:
     call, text = ask.call, str(trip.error.error)
     if trip.error.fault != "exception" or not isinstance(trip.error.error, (RuntimeError, AttributeError)):
         raise trip.error
-    shown = {"call": call, "got": f"{type(trip.error.error).__name__}: {text.splitlines()[0]}"}
+    shown = {"call": call, "got": first_line(trip.error.error)}
     # What custom_fwd notes, it keeps under this name; there is no public way to ask for it.
     if "_fwd_used_autocast" in text:
         raise Mistake("bwd-alone", **shown)
@@ -160,34 +185,64 @@ def _judge_backward(call: str, trip: Trip, seen: Seen, ahead: Region, diagnosis:
     dtypes = seen.dtypes()
     if dtypes and dtypes != {right}:
         raise Mistake(diagnosis, call=call, got=named(dtypes), want=NAMES[right], region=NAMES[right])
+    _judge_gradient(call, trip, ahead, bool(dtypes))
+    if not dtypes:
+        raise Mistake("no-product", call=call, got="no matrix product")
+
+
+def _judge_gradient(call: str, trip: Trip, ahead: Region, multiplied: bool) -> None:
     x, seed = trip.leaf.detach().double(), trip.seed.double()
     want, grad = (seed + seed.mT) @ x, trip.leaf.grad
     if grad is None or grad.shape != want.shape:
         raise Mistake("gradient-missing", call=call, got=describe(grad), want=describe(want.float()))
-    near = 2 * _OFF[ahead] * ((seed.abs() + seed.abs().mT) @ x.abs())
+    size = (seed.abs() + seed.abs().mT) @ x.abs()
+    near = 2 * _OFF[ahead] * size
     off = ~((grad.double() - want).abs() <= near)
     if off.any():
         first = tuple(map(int, off.nonzero()[0]))
-        raise Mistake("wrong-backward", call=call, got=_number(grad[first]), want=_number(want[first]))
+        ideas = (2 * seed @ x, seed @ x, seed.mT @ x, 2 * seed.mT @ x)
+        known = any(bool(((grad.double() - idea).abs() <= near).all()) for idea in ideas)
+        diagnosis = "wrong-backward" if known else "backward-off"
+        raise Mistake(diagnosis, call=call, got=number(grad[first]), want=number(want[first]))
+    if multiplied and ahead is not None and without_products_rounding(grad, want, size):
+        raise Mistake("thrown-away", call=call, got="FP32's", want=f"{NAMES[ahead]}'s")
 
 
-def _try_for_cuda(ask: Ask) -> None:
-    """Ask for a function for "cuda", and look whether its backward finds CUDA's autocast as forward did: off."""
-    gram = _class(ask, "cuda")
-    x = torch.randn(3, 2, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    ask.call = f"{_made('cuda')}.apply(x)`"
-    y = Scene(None).run(ask, _quietly, _apply, gram, x)
-    scene = Scene(None, cuda=_BRAIN)
-    scene.run(ask, _quietly, _walk_back, y, torch.ones_like(y))
-    if any(each.cuda for each in scene.seen.product_calls()):
-        raise Mistake("device-type-ignored", call=ask.call, got="on", want="off")
+def _try_two_at_once(ask: Ask, gram: Any) -> None:
+    """Run forward twice, in different regions and with different numbers, before either is walked back."""
+    regions: tuple[Region, ...] = (_HALF, _BRAIN, None)
+    trips = [Trip(ask, gram, region, _SHAPES[0], draw=10 + i) for i, region in enumerate(regions)]
+    for trip, region in zip(trips, regions, strict=True):
+        seen = trip.back(None)
+        ask.call += f", after {len(trips)} calls of forward"
+        try:
+            if trip.error is not None:
+                raise Mistake(
+                    "not-in-ctx",
+                    call=ask.call,
+                    got=f"raised {first_line(trip.error.error)}",
+                    want=NAMES[region or _SINGLE],
+                )
+            _judge_backward(ask.call, trip, seen, region, "not-in-ctx")
+        except Mistake as mistake:
+            shown = {"got": mistake.observed["got"], "want": mistake.observed["want"]}
+            raise Mistake("not-in-ctx", call=ask.call, **shown) from None
 
 
-def _quietly(function: Any, *args: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no CUDA here
-        return function(*args)
-
-
-def _number(value: torch.Tensor) -> str:
-    return f"{float(value):.6g}"
+def _try_elsewhere(ask: Ask) -> None:
+    """Ask for a function for tensors that claim to be on a device which no answer names by chance."""
+    gram = _class(ask, "xpu")
+    regions: tuple[tuple[Region, Region], ...] = ((_HALF, None), (None, _HALF))
+    for ahead, back in regions:
+        trip = Trip(ask, gram, ahead, _SHAPES[1], claims="xpu")
+        seen = trip.back(back)
+        want = ahead or _SINGLE
+        if trip.error is not None:
+            if "dtype" not in str(trip.error.error) and "scalar type" not in str(trip.error.error):
+                raise trip.error
+            got = f"raised {first_line(trip.error.error)}"
+        elif seen.dtypes() != {want}:
+            got = f"computed in {named(seen.dtypes())}"
+        else:
+            continue
+        raise Mistake("device-type-ignored", call=ask.call, got=got, want=NAMES[want])

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import (
-    FakeTensorMode,
-)  # no public way to a tensor of a device that is not here
 
 from amp_lab.course.judging import expect
 from amp_lab.course.judging.ask import Ask
@@ -19,26 +13,29 @@ from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
 from amp_lab.course.lessons.l06 import scenes
-from amp_lab.course.lessons.l06.scenes import Region, Scene, Seen, given, must_be_unchanged, named, where
+from amp_lab.course.lessons.l06.elsewhere import is_missing_here
+from amp_lab.course.lessons.l06.scenes import Scene, given, must_be_unchanged, named, number, where
+from amp_lab.course.lessons.l06.seeing import Region, Seen
 
 _HALF, _BRAIN, _SINGLE = torch.float16, torch.bfloat16, torch.float32
 _NARROW = {_HALF, _BRAIN}
 
 
 class Case(NamedTuple):
-    """One run: features of size `spread` around `middle`."""
+    """One run: features of size `spread` around `middle`; `learns` says whether `x` needs a gradient."""
 
     region: Region
     dtype: torch.dtype
     shape: tuple[int, ...]
     spread: float
     middle: float
+    learns: bool = True
 
     def x(self) -> torch.Tensor:
-        """Make the input, which needs a gradient."""
+        """Make the input."""
         draw = torch.Generator().manual_seed(sum(self.shape))
         x = torch.randn(self.shape, generator=draw) * self.spread + self.middle
-        return x.to(self.dtype).requires_grad_()
+        return x.to(self.dtype).requires_grad_(self.learns)
 
 
 CASES = (
@@ -50,32 +47,28 @@ CASES = (
     Case(None, _SINGLE, (6, 4), 0.01, 0.5),
     Case(_HALF, _HALF, (2, 7, 3), 30.0, 200.0),
     Case(_HALF, _SINGLE, (2, 3, 6, 2), 300.0, 0.0),
+    Case(_HALF, _SINGLE, (5, 4), 5.0, 20.0, learns=False),
 )
+_ELSEWHERE = Case(_HALF, _HALF, (8, 3), 20.0, 100.0)
 
 
 @checker("6.3")
 @scenes.as_on_cuda
 def covariance(ask: Ask) -> None:
-    """Ask in regions and outside of them, on the CPU; at last with a tensor that claims to be on a GPU."""
+    """Ask in regions and outside of them, on the CPU; at last with tensors that claim to be elsewhere."""
     for case in CASES:
         leaf = case.x()
-        x = given(leaf)
+        x = given(leaf, transposed=len(case.shape) > 2)
         ask.call = f"`covariance(x)` {where(case.region)} (x is {describe(leaf)})"
         # The switch of CUDA's autocast is on as well: whoever turns off that one alone is known by it.
         scene = Scene(case.region, cuda=_HALF)
-        got, state = scene.run(ask, _called, ask.answer, x)
+        got = scene.run(ask, ask.answer, x)
         must_be_unchanged(ask.call, x, leaf)
-        if state != (case.region is not None):
-            words = {True: "on", False: "off"}
-            raise Mistake("left-off", call=ask.call, got=words[state], want=words[not state])
         _judge(ask.call, got, leaf, scene.seen)
-        _judge_gradient(ask, got, leaf)
-    _try_elsewhere(ask)
-
-
-def _called(answer: Any, x: torch.Tensor) -> tuple[Any, bool]:
-    got = answer(x)
-    return got, torch.is_autocast_enabled("cpu")
+        if case.learns:
+            _judge_gradient(ask, got, leaf)
+    _try_elsewhere(ask, "cuda", "only-cpu")
+    _try_elsewhere(ask, "xpu", "devices-listed")
 
 
 def right(x: torch.Tensor) -> torch.Tensor:
@@ -91,7 +84,7 @@ def _judge(call: str, got: Any, leaf: torch.Tensor, seen: Seen) -> None:
         expect.tensor_like(call, got, want)
     narrow = seen.dtypes() & _NARROW
     if narrow:
-        raise Mistake(_why_narrow(seen), call=call, got=named(narrow))
+        raise Mistake(_why_narrow(seen, narrow, leaf.dtype), call=call, got=named(narrow))
     if got.dtype in _NARROW:
         raise Mistake("cast-back", call=call, got=f"`{got.dtype}`", want=f"`{want.dtype}`")
     if got.shape != want.shape and want.dim() > 2:
@@ -100,21 +93,30 @@ def _judge(call: str, got: Any, leaf: torch.Tensor, seen: Seen) -> None:
     near = 1e-5 * float(want.diagonal(dim1=-2, dim2=-1).max())
     value = expect.tensor_like(call, got, want)
     off = ~((value.double() - want.double()).abs() <= near)
-    if off.any() and _centred_in_half(seen):
+    if off.any():
         first = tuple(map(int, off.nonzero()[0]))
-        shown = {"got": f"{float(value[first]):.6g}", "want": f"{float(want[first]):.6g}"}
-        raise Mistake("centred-in-half", call=call, **shown)
+        shown = {"call": call, "got": number(value[first]), "want": number(want[first])}
+        if _centred_in_half(seen):
+            raise Mistake("centred-in-half", **shown)
+        if _cancels(value, want, leaf.detach().double()):
+            raise Mistake("cancels", **shown)
     expect.tensor(call, got, want, atol=near)
 
 
-def _why_narrow(seen: Seen) -> str:
+def _cancels(value: torch.Tensor, want: torch.Tensor, x: torch.Tensor) -> bool:
+    """Return whether errors are as large as roundings of sums of `x * x`, from which no mean was taken before."""
+    size = float(x.square().sum(dim=-2).max()) / (x.shape[-2] - 1)
+    return bool(((value.double() - want.double()).abs() <= 8 * 2.0**-24 * size).all())
+
+
+def _why_narrow(seen: Seen, narrow: set[torch.dtype], given_in: torch.dtype) -> str:
     """Say why a product was not FP32, from what the answer asked for, and in which regions."""
     calls = seen.product_calls()
     if not calls:
         return "unprotected"
     handed_narrow = any(call.dtypes & _NARROW for call in calls)
     if not any(call.cpu for call in calls):
-        return "no-cast"
+        return "no-cast" if narrow == {given_in} else "narrowed"
     if not any(call.cuda for call in calls):
         return "only-cuda"
     return "unprotected" if handed_narrow else "not-disabled"
@@ -138,7 +140,7 @@ def _judge_gradient(ask: Ask, got: torch.Tensor, leaf: torch.Tensor) -> None:
     off = ~((leaf.grad.double() - want).abs() <= near)
     if off.any():
         first = tuple(map(int, off.nonzero()[0]))
-        shown = {"got": f"{float(leaf.grad[first]):.6g}", "want": f"{float(want[first]):.6g}"}
+        shown = {"got": number(leaf.grad[first]), "want": number(want[first])}
         raise Mistake("wrong-slope", call=ask.call, **shown)
 
 
@@ -146,40 +148,27 @@ def _walk_back(got: torch.Tensor, seed: torch.Tensor) -> None:
     (got * seed).sum().backward()  # type: ignore[no-untyped-call]
 
 
-def _try_elsewhere(ask: Ask) -> None:
-    """Try a tensor on "cuda".
+def _try_elsewhere(ask: Ask, kind: str, diagnosis: str) -> None:
+    """Try a tensor that claims to be on a device of another type.
 
-    It is a fake one: PyTorch follows shapes and dtypes, with CUDA's own autocast, and needs no GPU. A few operations do
-    need CUDA's library; then nothing can be said, and nothing is.
+    An answer that needs the real device (it synchronizes, say) may fail here. What was seen until then is judged.
     """
-    ask.call = '`covariance(x)` in an FP16 region for "cuda" (x is an FP16 tensor on "cuda")'
-    scene = Scene(None, cuda=_HALF)
-    with _quiet_logs():
-        try:
-            got = scene.run(ask, _called_elsewhere, ask.answer)
-        except Contained as contained:
-            if contained.fault != "exception":
-                raise
-            return
+    leaf = _ELSEWHERE.x()
+    x = given(leaf)
+    ask.call = f'`covariance(x)` in an FP16 region for "{kind}" (x is FP16, and says that it is on "{kind}")'
+    scene = Scene(_HALF, claims=kind)
+    error: Contained | None = None
+    try:
+        got = scene.run(ask, ask.answer, x)
+    except Contained as contained:
+        error = contained
     narrow = scene.seen.dtypes() & _NARROW
     if narrow:
-        raise Mistake("only-cpu", call=ask.call, got=named(narrow))
-    if isinstance(got, torch.Tensor) and got.device.type != "cuda":
-        raise Mistake("wrong-device", call=ask.call, got=got.device.type, want="cuda")
-
-
-def _called_elsewhere(answer: Any) -> Any:
-    with FakeTensorMode():
-        return answer(torch.empty(8, 3, dtype=_HALF, device="cuda"))
-
-
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    # An operation that a fake tensor cannot do is logged with its traceback, and then raised, which is all we need.
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+        raise Mistake(diagnosis, call=ask.call, got=named(narrow), kind=kind)
+    if error is not None:
+        if is_missing_here(error.error):
+            return
+        raise error
+    if scene.device is not None and scene.device.left and type(got) in TENSORS:
+        raise Mistake("wrong-device", call=ask.call, got="cpu", want=kind)
+    _judge(ask.call, got, leaf, scene.seen)

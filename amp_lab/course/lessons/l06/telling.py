@@ -56,7 +56,9 @@ def _tensors(cast: Cast) -> SimpleNamespace:
 EXPRESSIONS = {
     "a": Expression("x @ x", "matmul", lambda n: n.x @ n.x, {_SINGLE: "product-follows-inputs"}),
     "b": Expression("d @ d", "matmul", lambda n: n.d @ n.d, {_HALF: "fp64-cast", _SINGLE: "fp64-cast"}),
-    "c": Expression("h + x", "add.Tensor", lambda n: n.h + n.x, {_HALF: "region-decides-all"}),
+    "c": Expression(
+        "h + x", "add.Tensor", lambda n: n.h + n.x, {_HALF: "region-decides-all", RAISES: "sum-raises"}
+    ),
     "d": Expression(
         "torch.dot(h[0], x[0])",
         "dot",
@@ -83,7 +85,12 @@ EXPRESSIONS = {
         lambda n: F.batch_norm(n.h, n.mean, n.var, n.weight, n.bias),
         {_SINGLE: "batch-norm-widens", RAISES: "batch-norm-raises"},
     ),
-    "j": Expression("h.add_(x)", "add_.Tensor", lambda n: n.h.add_(n.x), {_SINGLE: "in-place-widens"}),
+    "j": Expression(
+        "h.add_(x)",
+        "add_.Tensor",
+        lambda n: n.h.add_(n.x),
+        {_SINGLE: "in-place-widens", RAISES: "in-place-raises"},
+    ),
     "k": Expression(
         "h.addmm_(x, x)",
         "addmm_",
@@ -160,7 +167,8 @@ def _read(call: str, got: Any) -> dict[str, Outcome]:
         raise Mistake("returned-none", call=call, got=None, want="a `dict`")
     if not issubclass(type(got), dict):
         raise Mistake("no-dict", call=call, got=describe(got), kind=kind(got))
-    entries = dict(dict.items(got))  # of a subclass, such as OrderedDict, what lies in it
+    # Of a subclass, such as OrderedDict, what lies in it; of a string of another class, such as NumPy's, the string.
+    entries = {_plain(key): _plain(value) for key, value in dict.items(got)}
     known = {key: value for key, value in entries.items() if type(key) is str and key in EXPRESSIONS}
     unknown = [key for key in entries if type(key) is not str or key not in EXPRESSIONS]
     if unknown:
@@ -172,6 +180,10 @@ def _read(call: str, got: Any) -> dict[str, Outcome]:
         if type(value) is not torch.dtype and not (type(value) is str and value == RAISES):
             raise Mistake("no-dtype", call=call, letter=letter, got=describe(value), kind=kind(value))
     return known
+
+
+def _plain(value: Any) -> Any:
+    return str.__add__(value, "") if issubclass(type(value), str) else value
 
 
 def _in_words(fate: Outcome) -> str:

@@ -2,6 +2,11 @@
 
 from amp_lab.course.catalog import Diagnosis, Exercise, Lesson
 
+
+def _left_changed(advice: str) -> Diagnosis:
+    return Diagnosis(f"After {{call}} {{setting}} was {{got}}; before, it was {{want}}. {advice}")
+
+
 FATES = Exercise(
     id="6.1",
     title="Twelve fates",
@@ -55,6 +60,10 @@ FATES = Exercise(
             "{call} says `{expression}` is {got}. `+` is on no list, so autocast does nothing: it is plain type promotion, and of two tensors with dimensions the wider one wins.",
             hint=1,
         ),
+        "sum-raises": Diagnosis(
+            "{call} says {got} for `{expression}`. Sums take any two dtypes: `+` is plain type promotion, as in lesson 01. It is products that refuse a mixture.",
+            hint=1,
+        ),
         "dot-is-a-product": Diagnosis(
             "{call} says `{expression}` is {got}. It is a product, but no matrix product: nothing to gain from Tensor Cores. It stands on the list of those whose inputs must agree, "
             "and which take the widest dtype among them.",
@@ -91,6 +100,10 @@ FATES = Exercise(
         ),
         "in-place-widens": Diagnosis(
             "{call} says {got} for `{expression}`. The underscore: the result is written into `h`, and a tensor cannot change its dtype. What the sum was computed in is rounded to that of `h`, and if it is too large, it is infinite.",
+            hint=1,
+        ),
+        "in-place-raises": Diagnosis(
+            "{call} says {got} for `{expression}`. `add_` takes any float dtype and rounds the result to that of the tensor that it writes into. It is the *product* in place that plain PyTorch refuses for two dtypes.",
             hint=1,
         ),
         "in-place-autocast": Diagnosis(
@@ -148,12 +161,27 @@ BLOCK = Exercise(
             hint=2,
         ),
         "product-dtype": Diagnosis(
-            "{call} ran its product in {got}, and {want} is right here.",
+            "{call} ran its product in {got}, and {want} is right here. Of all products, `@`, `matmul`, `linear`, `addmm` and `einsum` follow the region; `dot`, `inner` and `tensordot` take the widest of their inputs, and FP64 stays FP64.",
             hint=2,
         ),
         "no-product": Diagnosis(
-            "{call} ran {got} matrix product with `weight`. Multiplying and adding up by hand goes past autocast and past Tensor Cores.",
+            "{call} ran {got} of the product of rows and `weight` as a matrix product in {want}. Multiplying and adding up by hand goes past autocast and past Tensor Cores.",
             hint=2,
+        ),
+        "thrown-away": Diagnosis(
+            "{call} ran a product in {dtype}, but its output has {got} exactness, not {want}: what you return was computed in another way. The {dtype} product must be the one that counts.",
+            hint=2,
+        ),
+        "stale-copy": Diagnosis(
+            "{call}, called again after an optimizer had changed the parameters in place, returned {got} where {want} is right. Something was kept from before: cast parameters when they are used, and keep no copy of them.",
+            hint=2,
+        ),
+        "small-row": Diagnosis(
+            "{call} returned {got} where {want} is right, in a row whose largest entry is {size}. There the 1e-6 under the root counts, and squares in 16 bits vanish. Add it to the mean of squares, in FP32, and scale nothing down in 16 bits.",
+            hint=1,
+        ),
+        "left-changed": _left_changed(
+            "A block must leave PyTorch's settings to its caller: the rest of the model runs by them."
         ),
         "norm-overflows": Diagnosis(
             "{call} returned {got} in a row where {want} is right, which is what `bias` alone gives. The squares of that row, computed in FP16, are infinite, 1/√∞ is 0, and the row is gone, without any NaN.",
@@ -212,8 +240,20 @@ COVARIANCE = Exercise(
             '{call} multiplied in {got}: autocast is off for "cuda" in your code, and this tensor is on the CPU. No error tells you. Ask `x` where it is.',
             hint=2,
         ),
+        "narrowed": Diagnosis(
+            "{call} multiplied in {got}: autocast was off, and your own code made the tensors smaller. An FP32 island computes in FP32.",
+            hint=1,
+        ),
         "only-cpu": Diagnosis(
-            '{call} multiplied in {got}: autocast is off for "cpu" in your code, and this tensor claims to be on a GPU (it is a fake one without values, which works on every machine). Ask `x` where it is.',
+            '{call} multiplied in {got}: autocast is off for "cpu" in your code, and this tensor says that it is on a GPU (the check lets it say so, and autocast follow, on every machine). Ask `x` where it is.',
+            hint=2,
+        ),
+        "devices-listed": Diagnosis(
+            '{call} multiplied in {got}: autocast is off for the devices that your code names, and "{kind}", of Intel\'s GPUs, is none of them (the check lets `x` say so on every machine). *Any* device: ask `x` where it is.',
+            hint=2,
+        ),
+        "cancels": Diagnosis(
+            "{call} returned {got} where {want} is right. It is computed in FP32, and yet the digits are gone: a sum of squares less n times the squared mean subtracts two large numbers that are nearly equal. Subtract the mean first, then multiply.",
             hint=2,
         ),
         "unprotected": Diagnosis(
@@ -227,9 +267,8 @@ COVARIANCE = Exercise(
         "cast-back": Diagnosis(
             "{call} returned a tensor of {got}; the exercise asks for {want}. The work was done in FP32, and then rounded: the cast back undoes the island.",
         ),
-        "left-off": Diagnosis(
-            'After {call} autocast for "cpu" was {got}; before, it was {want}. All that follows in the caller\'s region now runs in another dtype. A `with` block puts it back by itself, even after an error.',
-            hint=2,
+        "left-changed": _left_changed(
+            "All that follows in the caller's region now runs in another way. A `with` block puts everything back by itself, even after an error."
         ),
         "no-way-back": Diagnosis(
             "{call} returned a tensor from which no gradient reaches `x`: {got}. A `.detach()`, `.data` or `no_grad` cut the way.",
@@ -279,8 +318,26 @@ GRAM = Exercise(
             hint=1,
         ),
         "device-type-ignored": Diagnosis(
-            '{call}: forward ran while autocast for "cuda" was off, and in backward it is {got}; {want} is right. "cpu" is fixed in your code, so a GPU\'s state is neither noted nor brought back. Use `device_type`.',
+            '{call}: backward {got}, and its forward was in {want}. Here all tensors say that they are on "xpu", an Intel GPU (the check lets them, and autocast follow, on every machine). Your code notes and brings back the state of another device. Use `device_type`.',
             hint=1,
+        ),
+        "no-product": Diagnosis(
+            "{call} ran {got}. Multiplying and adding up by hand goes past autocast and past Tensor Cores, forward and backward.",
+            hint=2,
+        ),
+        "thrown-away": Diagnosis(
+            "{call} gave a result with {got} exactness, not {want}, though a product in 16 bits was run: what you return was computed in another way.",
+            hint=2,
+        ),
+        "not-in-ctx": Diagnosis(
+            "{call}: {got}, and {want} is right. One call at a time works, so something is kept in a place that all calls share: the class, or a variable outside. The next forward overwrites it. What belongs to one call belongs in its `ctx`.",
+            hint=1,
+        ),
+        "gradient-changed": Diagnosis(
+            "{call}: backward changed in place the gradient that it was given, from {want} to {got}. Others may still need it: write `grad + grad.mT`, and nothing that ends in `_`.",
+        ),
+        "left-changed": _left_changed(
+            "Forward and backward run in the middle of somebody else's model: open regions with `with`, or leave it to the decorators."
         ),
         "fixed-in-forward": Diagnosis(
             "{call}: forward computed in {got}; {want} is right there. With `cast_inputs`, or a cast or a region of your own, the function has one dtype for ever, whatever the caller's region says.",
@@ -310,6 +367,9 @@ GRAM = Exercise(
         ),
         "wrong-backward": Diagnosis(
             "{call}, and `backward()` after it: the gradient of `x` has {got} where {want} is right. The gradient that arrives is not symmetric, and `x` stands in the product twice.",
+        ),
+        "backward-off": Diagnosis(
+            "{call}, and `backward()` after it: the gradient of `x` has {got} where {want} is right, by (grad + grad.mT) @ x, the formula of the page.",
         ),
     },
     why=(
@@ -357,11 +417,18 @@ LOSS = Exercise(
             "{call} returned {got}; {want} is right. Somewhere in your formula logits or targets are FP16, and its steps are rounded to three digits. What is on none of autocast's lists is not widened.",
             hint=2,
         ),
+        "wrong-loss": Diagnosis(
+            "{call} returned {got}; {want} is right. What it computes is not the mean cross-entropy, or it has too few digits.",
+            hint=2,
+        ),
+        "left-changed": _left_changed(
+            "A loss has no business with that: whoever calls it goes on in the same region."
+        ),
         "loss-cut-off": Diagnosis(
             "{call} returned a loss with {got}: no gradient reaches the logits. A `.detach()`, `.item()` or `no_grad` cut the way.",
         ),
         "wrong-loss-gradient": Diagnosis(
-            "{call}: after `(loss * 1024).backward()` the gradient of the logits has {got}; {want} is right, which is 1024 · (sigmoid(logit) − target) / number of elements.",
+            "{call}: after `(loss * {scale}).backward()` the gradient of the logits has {got}; {want} is right, which is {scale} · (sigmoid(logit) − target) / number of elements.",
             hint=1,
         ),
     },

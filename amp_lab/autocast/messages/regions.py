@@ -1,105 +1,12 @@
-"""Errors and warnings about how autocast, GradScaler and custom autograd functions are called."""
+"""Errors and warnings about regions of autocast, custom autograd functions and checkpoints."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from amp_lab.autocast.messages.known import Known
-from amp_lab.scaling.errors import RIGHT_ORDER
 
-_ORDER: Final = f"{RIGHT_ORDER}."
-
-SCALER: Final = (
-    Known(
-        "unscale-fp16",
-        r"Attempting to unscale FP16 gradients",
-        "GradScaler was to unscale gradients in FP16: the parameters are in FP16, and so their gradients are.",
-        "Leave out model.half(): keep the parameters in FP32, and let autocast cast what it computes with. Small steps "
-        "would be lost in FP16 parameters anyway.",
-    ),
-    Known(
-        "no-gradients",
-        r"No inf checks were recorded for this optimizer",
-        "No parameter of this optimizer had a gradient when scaler.step(optimizer), or unscale_, looked.",
-        "See that scaler.scale(loss).backward() comes before and zero_grad() does not come between; that the "
-        "parameters are not all frozen; and that the optimizer was made with the parameters that the model has now: "
-        "it keeps the old ones if they were replaced after it was made.",
-    ),
-    Known(
-        "update-without-step",
-        r"No inf checks were recorded prior to update",
-        "scaler.update() was called, and no optimizer had been stepped or unscaled through the scaler before it.",
-        "Call scaler.step(optimizer) in place of optimizer.step(): a plain step uses gradients that are still "
-        f"multiplied by the scale. {_ORDER}",
-    ),
-    Known(
-        "step-twice",
-        r"step\(\) has already been called since the last update",
-        "scaler.step() was called twice for one optimizer, with no scaler.update() in between.",
-        f"Call scaler.update() once in each iteration, also in one that is left early with `continue`. {_ORDER}",
-    ),
-    Known(
-        "unscale-twice",
-        r"unscale_\(\) has already been called on this optimizer since the last update",
-        "scaler.unscale_() was called twice for one optimizer, with no scaler.update() in between.",
-        "When gradients are accumulated, call unscale_ once, after the last backward() and before clipping. "
-        f"If an iteration is left early with `continue`, call scaler.update() before. {_ORDER}",
-    ),
-    Known(
-        "unscale-after-step",
-        r"unscale_\(\) is being called after step\(\)",
-        "scaler.unscale_() was called after scaler.step() of the same optimizer.",
-        f"If update() was left out of the last iteration, call it there. {_ORDER}",
-    ),
-    Known(
-        "scale-never-used",
-        r"Attempted (?P<call>\w+) but _scale is None",
-        "scaler.{call} was called, and the scaler has never scaled anything: no loss has been through scaler.scale().",
-        "Write scaler.scale(loss).backward(), with the same scaler, in place of loss.backward().",
-    ),
-    Known(
-        "pickled-in-iteration",
-        r"A GradScaler instance may only be pickled at the beginning of an iteration",
-        "A GradScaler was copied or pickled (copy.deepcopy, torch.save, a data loader's worker) after unscale_ or step "
-        "and before update.",
-        "Save scaler.state_dict() instead of the scaler, after scaler.update().",
-    ),
-    Known(
-        "empty-scaler-state",
-        r"The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler",
-        "The state that the scaler was to load is empty: it was saved by a scaler that was disabled.",
-        "Load it only if there is one: if state: scaler.load_state_dict(state). A disabled scaler is one with "
-        "enabled=False, or one for CUDA on a machine without.",
-    ),
-    Known(
-        "closure",
-        r"Closure use is not currently supported if GradScaler is enabled",
-        "scaler.step was given a closure.",
-        "GradScaler cannot step an optimizer that evaluates the loss several times. Train with LBFGS in FP32 or BF16, "
-        "without a scaler.",
-    ),
-    Known(
-        "scale-no-tensor",
-        r"outputs must be a Tensor or an iterable of Tensors",
-        "scaler.scale was given something that is neither a tensor nor a list of tensors.",
-        "Give it the loss itself, the tensor: not loss.item(), not a dict of losses.",
-    ),
-    Known(
-        "scaler-without-cuda",
-        r"GradScaler is enabled, but CUDA is not available",
-        "GradScaler() is for CUDA if no device is given. There is none here, so it is disabled: it scales nothing.",
-        "torch.amp.GradScaler('cpu') for a CPU, or GradScaler(device.type) for any.",
-    ),
-    Known(
-        "scheduler-first",
-        r"Detected call of `lr_scheduler\.step\(\)` before `optimizer\.step\(\)`",
-        "A learning-rate scheduler was stepped before the optimizer. With a GradScaler this is also said when the "
-        "first step was skipped since the first scale, 65,536, was too large: harmless, but the schedule is a step "
-        "ahead.",
-        "Step the scheduler only if the optimizer stepped: if scaler.get_scale() is smaller after update() than "
-        "before, the step was skipped.",
-    ),
-)
+_A_DTYPE: Final = r"(?P<given>(?:half|float|double|b?float\d+|[bf]p?\d+|int\d*|long)(?:_e\dm\d\w*)?)\b"
 
 REGIONS: Final = (
     Known(
@@ -137,8 +44,35 @@ REGIONS: Final = (
         "torch.autocast('cuda', dtype=torch.float16), or torch.autocast(x.device.type, ...) for any device.",
     ),
     Known(
+        "autocast-not-called",
+        r"'type' object does not support the (?:asynchronous )?context manager protocol|^AttributeError: __enter__",
+        "torch.autocast itself stands in the with statement: it is a class, and makes the region when it is called.",
+        "with torch.autocast('cuda', dtype=torch.float16):, or another device type.",
+        in_line=r"\bwith\b.*autocast",
+    ),
+    Known(
+        "unknown-keyword",
+        r"(?P<call>autocast|GradScaler)\.__(?:init|new)__\(\) got an unexpected keyword argument '(?P<given>\w+)'",
+        "{call} has no argument called {given}.",
+        "torch.autocast(device_type, dtype=None, enabled=True, cache_enabled=None); torch.amp.GradScaler(device, "
+        "init_scale, growth_factor, backoff_factor, growth_interval, enabled). The old names below torch.cuda.amp and "
+        "torch.cpu.amp take no device.",
+    ),
+    Known(
+        "dtype-as-text",
+        r"(?:device type at start of device string: |Invalid device string: ')" + _A_DTYPE,
+        "A dtype was given as text, {given!r}, and text is taken for the name of a device.",
+        "x.to(torch.float16) or x.to(torch.bfloat16): a dtype is an object of PyTorch, not text.",
+    ),
+    Known(
+        "dtype-as-text",
+        r"module 'torch' has no attribute '(?P<given>fp16|fp32|fp64|bf16|float8|fp8)'",
+        "PyTorch has no dtype called torch.{given}.",
+        "The names are torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn and torch.float8_e5m2.",
+    ),
+    Known(
         "device-type",
-        r"Expected one of cpu, cuda, .* device type at start of device string: (?P<given>\S+)",
+        r"Expected one of cpu, cuda, .{0,300} device type at start of device string: (?P<given>\S{1,40})",
         "There is no device type {given}.",
         "Graphics cards of NVIDIA and AMD are 'cuda', Apple's 'mps', Intel's 'xpu', the processor is 'cpu'.",
     ),
@@ -184,7 +118,8 @@ REGIONS: Final = (
         "Activation checkpointing ran a block again in the backward pass, and a tensor came out in another dtype: "
         "{first} in the forward pass, {second} when recomputed. So autocast was not in the same state both times.",
         "Let nothing inside the block depend on what changes in between, such as a switch for autocast or its dtype. "
-        "checkpoint itself restores autocast as it was around the block.",
+        "checkpoint itself restores autocast as it was around the block. Of amp_lab's cuda_autocast() it knows "
+        "nothing: call backward() inside of it.",
     ),
     Known(
         "nan-in-backward",
@@ -209,5 +144,3 @@ REGIONS: Final = (
         "Compute them in FP32, torch.softmax(logits.float(), dim=-1), and see that the logits are finite.",
     ),
 )
-
-ALL: Final = (*SCALER, *REGIONS)

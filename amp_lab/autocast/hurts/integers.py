@@ -1,4 +1,4 @@
-"""Numbers that 16 bits cannot hold: integers beyond their digits, powers and exponentials beyond their range."""
+"""Whole numbers that 16 bits cannot hold: positions and ids beyond their digits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from amp_lab.autocast.hurts.flow import HALVES, Flow, base, numel
+from amp_lab.autocast.hurts.flow import HALVES, Flow, base, numel, scalar
 from amp_lab.autocast.hurts.remarks import Remark, alike, several
 from amp_lab.autocast.records import Op, Value
 from amp_lab.autocast.report.summary import is_cast
@@ -30,18 +30,21 @@ def integers(xray: XRay, flow: Flow) -> Iterator[Remark]:
         with torch.autocast("cuda", enabled=False):  # better: positions in FP32 until they are sines
             angles = torch.outer(t.float(), frequencies)
 
-    It speaks only of what is known: a `torch.arange` that counts so far.
+    It speaks only of what is known: a `torch.arange` that counts so far, or a `cumsum` of integers over so many.
     """
     for ops in alike([op for op in flow.ops if _counts_too_far(op, flow)]):
         found = _counts_too_far(ops[0], flow)
         assert found is not None
         counter, last, dtype = found
         name, exact = dtype_in_words(dtype), _EXACT[dtype]
+        what = f"whole numbers up to {last:,} or more"
+        if base(counter) == "cumsum":
+            what = f"a running sum of {last:,} whole numbers"
         too_large = " From 65,520 on they are infinite." if dtype == torch.float16 and last >= 65520 else ""
         yield Remark(
             "integers-in-16-bits",
-            f"{several(ops)} took whole numbers up to {last:,} or more to {name}, which holds all of them only up to "
-            f"{exact:,}: {exact + 1:,} becomes {exact:,}.{too_large}",
+            f"{several(ops)} took {what} to {name}, which holds all of them only up to {exact:,}: {exact + 1:,} "
+            f"becomes {exact:,}.{too_large}",
             tuple(sorted({counter.number, *(op.number for op in ops)})),
             "Keep positions and ids in integers or FP32 (inside the region with autocast switched off around the "
             "product), and cast what is computed from them, such as sines, which are small.",
@@ -52,8 +55,10 @@ def _counts_too_far(op: Op, flow: Flow) -> tuple[Op, int, torch.dtype] | None:
     """Return an arange, the number that it reaches at least, and the 16 bits without it that an operator chose."""
     for value, dtype in _narrowed(op):
         counter, numbers = (op, numel(op.outputs[0])) if value is None else _counter(value, flow)
-        if counter and numbers - 1 > _EXACT[dtype]:
-            return counter, numbers - 1, dtype
+        if counter and base(counter) == "arange":
+            numbers -= 1  # it begins with 0
+        if counter and numbers > _EXACT[dtype]:
+            return counter, numbers, dtype
     return None
 
 
@@ -80,18 +85,41 @@ def _mixes(op: Op) -> bool:
 
 
 def _counter(value: Value, flow: Flow) -> tuple[Op | None, int]:
-    """Return the arange that a value shows, through views and casts to wider dtypes, and how many of its numbers.
+    """Return the arange or cumsum that a value shows, through views and wider dtypes, and how many of its numbers.
 
-    So many different whole numbers reach at least that far; a slice may show the small ones only.
+    So many different whole numbers reach at least that far; a slice may show the small ones only. Of a cumsum it is
+    how many numbers were added up.
     """
-    numbers = numel(value)
+    numbers, moved = numel(value), False
     for each in flow.way_back(value):
         numbers = min(numbers, numel(each.outputs[0]))
         if base(each) == "arange":
-            return (each if _by_ones(each) else None), numbers
-        if not each.view and not (is_cast(each) and each.outputs[0].dtype not in HALVES):
+            return (each if _by_ones(each) and not moved else None), numbers
+        if base(each) == "cumsum" and _whole(each):
+            return each, min(numbers, _added_up(each))
+        if _whole(each) and base(each) in _POSITIONS:
+            moved = True
+        elif not each.view and not (is_cast(each) and each.outputs[0].dtype not in HALVES):
             break
     return None, 0
+
+
+# What people do to a count of tokens to make positions of it: mask.cumsum(-1) - 1, or times the mask.
+_POSITIONS: Final = frozenset("add sub mul masked_fill".split())
+
+
+def _added_up(op: Op) -> int:
+    """Return how many numbers a cumsum added up."""
+    place = scalar(op, "dim")
+    return op.inputs[0].shape[int(place)] if place is not None and op.inputs[0].shape else 0
+
+
+def _whole(op: Op) -> bool:
+    """Whether an operator computes with integers only."""
+    values = (*op.inputs, *op.outputs)
+    return bool(op.inputs) and not any(
+        each.dtype.is_floating_point or each.dtype.is_complex for each in values
+    )
 
 
 def _by_ones(op: Op) -> bool:
@@ -103,61 +131,3 @@ def _by_ones(op: Op) -> bool:
         return False
     positional = [each for each in call[1].split(",") if each.strip() and "=" not in each]
     return len(positional) <= 2 and "step" not in call[1]
-
-
-_BY_HAND: Final = {
-    "exp": "e^x is infinite in FP16 from x = 11.1 on",
-    "exp2": "2^x is infinite in FP16 from x = 16 on",
-    "expm1": "e^x - 1 is infinite in FP16 from x = 11.1 on",
-    "pow": "a square is infinite in FP16 from 256 on, and zero below 0.00018",
-    "square": "a square is infinite in FP16 from 256 on, and zero below 0.00018",
-    "log": "the logarithm of a probability that FP16 rounds to 0 is -inf",
-}
-
-
-def by_hand(xray: XRay, flow: Flow) -> Iterator[Remark]:
-    """Exponentials and powers in FP16: autocast did not take them to FP32.
-
-    e = scores.exp_()          # in-place forms have no rule; nor has exp on a CPU, nor anything outside the region
-    p = e / e.sum(-1, True)
-    p = scores.softmax(-1)     # better: it subtracts the largest first, and runs in FP32 on CUDA
-    """
-    for ops in alike([op for op in flow.ops if base(op) in _BY_HAND and _in_fp16(op)], lambda op: op.region):
-        place = "autocast is off there" if ops[0].region is None else "autocast has no rule for it there"
-        yield Remark(
-            "by-hand-in-16-bits",
-            f"{several(ops)} ran in FP16 ({place}): {_BY_HAND[base(ops[0])]}.",
-            tuple(op.number for op in ops),
-            "Take PyTorch's whole function (softmax, log_softmax, logsumexp, layer_norm, rms_norm), which keeps its "
-            "numbers in range, or cast to FP32 before: x.float().exp().",
-        )
-
-
-def _in_fp16(op: Op) -> bool:
-    return op.dtype == torch.float16 and any(each.dtype == torch.float16 for each in op.outputs)
-
-
-def squares_by_hand(xray: XRay, flow: Flow) -> Iterator[Remark]:
-    """A mean or a sum of `x * x` in FP16, as in a hand-written norm. A wrong norm shows no NaN: x / inf is 0.
-
-    x * torch.rsqrt((x * x).mean(-1, True) + eps)  # x = 300: x * x = inf, and the result 0
-    F.rms_norm(x, x.shape[-1:])                    # better
-    """
-    products = [op for op in flow.ops if base(op) == "mul" and _in_fp16(op) and _by_itself(op, flow)]
-    summed = [op for op in products if any(base(each) in {"mean", "sum"} for each in flow.readers(op))]
-    for ops in alike(summed):
-        yield Remark(
-            "squares-in-16-bits",
-            f"{several(ops)} multiplied a tensor by itself in FP16 for a sum or mean: {_BY_HAND['square']}.",
-            tuple(op.number for op in ops),
-            "Take F.rms_norm or F.layer_norm, or cast before the square: x = x.float().",
-        )
-
-
-def _by_itself(op: Op, flow: Flow) -> bool:
-    """Whether both factors are one tensor: made by one operator that made nothing else."""
-    if len(op.inputs) != 2 or op.inputs[0] != op.inputs[1]:
-        return False
-    maker = op.inputs[0].made_by
-    made = next((each for each in flow.ops if each.number == maker), None)
-    return made is not None and len(made.outputs) == 1
