@@ -362,7 +362,8 @@ print("gradient:", layer.weight.grad.dtype)
 for op in xray(layer, images).ops:
     for cast in op.casts:
         dtypes = f"{cast.value.dtype} -> {cast.dtype}".replace("torch.", "")
-        print(f"{op.name}: {cast.value.name or 'input':7}{dtypes}, {cast.copied:,} bytes")
+        name = cast.value.name or "input"
+        print(f"{op.name}: {name:7}{dtypes}, {cast.copied:,} bytes")
 
 # %% [markdown]
 # The optimizer steps on FP32 parameters with FP32 gradients and need not know of anything. What you built above is the older

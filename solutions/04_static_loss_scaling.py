@@ -119,7 +119,7 @@ print(f"FP16 would make {share:.1%} of the weights' gradients zero")
 # %%
 for op in xray(model, noisy[:1]).ops:
     if op.phase == "backward" and op.name in ("conv2d", "relu", "to"):
-        gives = " ".join(str(value.dtype).removeprefix("torch.") for value in op.outputs)
+        gives = " ".join(str(value.dtype) for value in op.outputs).replace("torch.", "")
         print(f"{op.module:7} backward of {op.name:7} gives {gives}")
 
 # %% [markdown]
