@@ -69,7 +69,7 @@ for expression, result in results.items():
 # %% [markdown]
 # **What you saw.** The product is FP16 although both its inputs are FP32, the softmax is FP32 although its input is FP16, and
 # `relu` and `mean` kept what they were given. The last one is no rule of autocast at all: of two tensors with dimensions, the
-# wider dtype wins everywhere in PyTorch (lesson 01).
+# wider dtype wins in `+`, `*` and other arithmetic, with autocast and without (lesson 01).
 #
 # So a region has no dtype. **Autocast is a decision per operator**, made just before it runs: some get their inputs cast to the
 # region's dtype, some get them cast to FP32, and most are left alone. What it never does is change a tensor that exists:
@@ -86,15 +86,15 @@ assert [result.dtype.itemsize for result in results.values()] == [2, 2, 4, 2, 4]
 #
 # 1. **Lower precision.** Inputs are cast to the region's dtype: products and convolutions, which Tensor Cores speed up, and
 #    which bear the rounding since they add up in FP32.
-# 2. **FP32.** Inputs in 16 bits are cast to FP32: what overflows or cancels easily, such as `exp`, `log`, `pow`, norms of
-#    layers, losses.
+# 2. **FP32.** Inputs in 16 bits are cast to FP32: what overflows or cancels easily, such as `exp`, `log`, `pow`, `layer_norm`,
+#    most losses.
 # 3. **FP32 unless a dtype is passed.** Sums and softmax: the result is FP32, but `dtype=torch.float16` is obeyed.
-# 4. **Widest input.** A few operators with several inputs that must agree: all are cast to the widest dtype among them.
-# 5. **Refused.** An error.
+# 4. **Widest input.** A few operators with several inputs that must agree: all are cast to FP32 if one of them is FP32.
+# 5. **Refused.** An error, for a loss that takes probabilities.
 # 6. **Follows its inputs.** No rule: whatever comes in decides, as without autocast.
 #
-# FP64 is never cast, whatever the rule. And operators that write in place or into `out=` have no rule, even where their
-# namesake has one.
+# FP64 is never cast, whatever the rule, and nothing is cast to it. And operators that write in place or into `out=` have no
+# rule, even where their namesake has one.
 #
 # Below, `a` is FP16 and `b` holds the same numbers in FP32. **Guess first:** which fate has each row, and what does it print,
 # for `a` and for `b`?
@@ -268,8 +268,9 @@ plt.show()
 # **What you saw.** Read it from the top.
 #
 # - `layer_norm` is on the FP32 list, so its output is FP32. The next `linear` wants FP16 and pays for a cast.
-# - The product of `q` and `k` is FP16, the division by a Python number keeps it (lesson 01), `softmax` makes it FP32, and the
-#   product with `v` casts the probabilities down again.
+# - The product of `q` and `k` is FP16, the division by a Python number keeps it (lesson 01), `softmax` makes it FP32 (no arrow:
+#   autocast passes it `dtype=torch.float32`, and the kernel reads FP16 itself), and the product with `v` casts the
+#   probabilities down again.
 # - The sums `x + …` meet FP32 on the left: the *residual stream*, which runs through all layers, stays FP32 because it came in
 #   as FP32. Nobody decided that; it follows its inputs.
 #
@@ -303,7 +304,7 @@ for op in forward:
 # ### Why BatchNorm may take FP16
 #
 # `layer_norm` is on the FP32 list, `batch_norm` has no rule. **Guess first:** its input comes from a convolution. In which
-# dtypes are its running mean and variance, and what would happen to them if its squares were FP16?
+# dtype are its running mean and variance, and what would happen if these were FP16, as after `model.half()`?
 
 # %%
 layers = nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3)
@@ -328,8 +329,8 @@ for norm in (nn.BatchNorm2d(8).to(device), nn.BatchNorm2d(8).to(device).half()):
 # %% [markdown]
 # The kernel is written for that mixture: it reads and writes 16 bits, and computes mean and variance in FP32 inside, 90,000
 # here, which FP16 cannot hold. So nothing is lost by leaving it alone, and half the memory traffic is saved. But its statistics
-# must be FP32. After `model.half()` they are not, and the running variance ends in infinity: in evaluation all outputs are 0.
-# Autocast leaves parameters and buffers as they are, and that is one reason not to write `half()`.
+# must be FP32. After `model.half()` they are not, and the running variance ends in infinity: in evaluation every output is just
+# the bias. Autocast leaves parameters and buffers as they are, and that is one reason not to write `half()`.
 
 # %%
 assert norm.running_var.isinf().all()
@@ -397,8 +398,8 @@ assert (70_000 * x).abs().max() > 65504
 # ### Exercise 6.2 · Repair a block
 #
 # This block brings each row to a root mean square of 1, multiplies it with a matrix and cuts off what is negative. In FP32 it
-# is right. Under FP16 autocast it raises no error, and two things go wrong: some outputs are just `relu(bias)`, as if the input
-# had been zero; and the product, which is nearly all of the work, runs in FP32.
+# is right. Under FP16 autocast it raises no error, and two things go wrong: if `x` is FP16, some outputs are just `relu(bias)`,
+# as if the input had been zero; and the product, which is nearly all of the work, runs in FP32.
 
 # %%
 print(inspect.getsource(BrokenBlock))
@@ -441,7 +442,7 @@ check("6.2", Block)
 # ## An island of FP32
 #
 # Some code has no rule, or the wrong one, and needs FP32: a physical formula, a distance, a loss of your own. Here is one that
-# stands in many codes, squared distances between points from their products. It subtracts numbers that are nearly equal, so it
+# is found in much code, squared distances between points from their products. It subtracts numbers that are nearly equal, so it
 # needs all the digits that it can get.
 
 
@@ -503,7 +504,7 @@ assert errors_of["disabled, cast"] < 0.01 * min(list(errors_of.values())[:3])
 
 # %%
 def covariance(x):
-    """Return the covariance of the columns of `x`, in FP32, inside a region and outside."""
+    """Return the covariance of the columns of `x`, in FP32, in any region or none."""
     ### BEGIN SOLUTION
     with torch.autocast(x.device.type, enabled=False):
         wide = x.float()
@@ -520,7 +521,7 @@ check("6.3", covariance)
 # solution("6.3")
 
 # %% [markdown]
-# ## Why `backward()` stays outside
+# ## `backward()`: inside or outside?
 #
 # Every example of PyTorch ends the region before `loss.backward()`. Is that superstition? Here both ways are measured, for two
 # layers of which the second may be an island. **Guess first:** the forward pass is the same in both ways. Do the gradients
@@ -548,7 +549,7 @@ def gradients(inside, scale=1.0, island=True):
 inside, outside = gradients(True, island=False), gradients(False, island=False)
 print("without an island, equal in every bit:", all(map(torch.equal, inside, outside)))
 true = gradients(inside=False)
-print("with one:   scale   error: first layer   island")
+print(f"{'with one:':12}{'scale':15}{'first layer':12}island   (errors)")
 for scale in (1, 2**12, 2**16):
     for where in ("outside", "inside"):
         found = gradients(where == "inside", scale)
@@ -643,29 +644,29 @@ except RuntimeError as error:
 # - Both are matrix products, and what belongs to one call lives in its `ctx`: forward may be called several times before the
 #   first backward. PyTorch's settings are as before.
 #
-# PyTorch has two decorators for this: `torch.amp.custom_fwd` notes the state of autocast, `torch.amp.custom_bwd` brings it
-# back. (`cast_inputs` is for functions that work in one dtype only. This one works in any.)
+# Use the two decorators. (`custom_fwd` has an option `cast_inputs`, for functions that need one fixed dtype. This one needs
+# none.)
 
 
 # %%
 def make_gram(device_type):
-    """Return the autograd function x -> x @ x.mT, made safe for autocast on `device_type`."""
+    """Return the function x -> x @ x.mT, made safe for autocast on `device_type`."""
     ### BEGIN SOLUTION
 
-    class Gram(torch.autograd.Function):
+    class SafeGram(torch.autograd.Function):
         @staticmethod
         @torch.amp.custom_fwd(device_type=device_type)
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x @ x.mT
+        def forward(ctx, rows):
+            ctx.save_for_backward(rows)
+            return rows @ rows.mT
 
         @staticmethod
         @torch.amp.custom_bwd(device_type=device_type)
-        def backward(ctx, grad):
-            (x,) = ctx.saved_tensors
-            return (grad + grad.mT) @ x
+        def backward(ctx, gradient):
+            (rows,) = ctx.saved_tensors
+            return (gradient + gradient.mT) @ rows
 
-    return Gram
+    return SafeGram
     ### END SOLUTION
 
 
@@ -680,15 +681,15 @@ check("6.4", make_gram)
 
 
 # %%
-def decorated(device_type):
+def decorated(kind):
     class Decorated(Product):
         @staticmethod
-        @torch.amp.custom_fwd(device_type=device_type)
+        @torch.amp.custom_fwd(device_type=kind)
         def forward(ctx, x, weight):
             return Product.forward(ctx, x, weight)
 
         @staticmethod
-        @torch.amp.custom_bwd(device_type=device_type)
+        @torch.amp.custom_bwd(device_type=kind)
         def backward(ctx, grad):
             return Product.backward(ctx, grad)
 
@@ -706,9 +707,9 @@ for device_type in (device, "xpu"):
         print(f"{device_type:5}the product in backward fails, as without decorators")
 
 # %% [markdown]
-# They say nothing. Autocast for that other device was off in the forward pass, so off it is in the backward pass, and the
-# product is where it was. (`custom_fwd` has an option `cast_inputs=torch.float32`, too: it casts the inputs and disables
-# autocast inside, which makes an island of a function.)
+# They say nothing. Autocast for that other device was off in the forward pass, so it is off in the backward pass, and the
+# product fails as before. (`custom_fwd(cast_inputs=torch.float32)` casts the inputs and disables autocast inside, which makes
+# an island of a function.)
 
 # %% [markdown]
 # ## The cache of weights
@@ -738,12 +739,12 @@ print("bytes copied, trained:", copied(thrice))
 print("bytes copied, frozen: ", copied(thrice.requires_grad_(False)))
 
 # %% [markdown]
-# Autocast keeps the 16-bit copy of a weight **until the outermost region ends**, but only for FP32 leaves that require a
-# gradient, which is what weights in training are. Activations are never kept, and a frozen weight is copied at every use: if
-# you fine-tune a few layers of a large model, the frozen weights of its products may as well be stored in 16 bits.
+# 512 bytes are 16 × 16 numbers of two bytes: one copy. Autocast keeps the 16-bit copy of a weight **until the outermost region
+# ends**, but only for FP32 leaves that require a gradient, which is what weights in training are. Activations are never kept,
+# and a frozen weight is copied at every use: if you fine-tune a few layers of a large model, the frozen weights of its products
+# may as well be stored in 16 bits.
 #
-# A cache can be stale. Somebody wants to write the region only once and puts the whole loop into it. **Guess first:** what does
-# the loss do?
+# Somebody wants to write the region only once and puts the whole loop into it. **Guess first:** what does the loss do?
 
 # %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
 torch.manual_seed(0)
@@ -764,8 +765,8 @@ assert len(set(losses)) == 1
 assert model(x).square().mean() < 0.9 * losses[0]
 
 # %% [markdown]
-# The weights move, the loss does not: every forward pass uses the copies that were made in the first step. One region per
-# forward pass is the rule: enter, forward, loss, leave.
+# A cache can be stale. The weights move, the loss does not: every forward pass uses the copies that were made in the first
+# step. One region per forward pass is the rule: enter, forward, loss, leave.
 #
 # ## A loss that is refused
 #
@@ -830,7 +831,7 @@ check("6.5", loss)
 # solution("6.5")
 
 # %% [markdown]
-# ### A loss that looks safe
+# ### And cross entropy?
 #
 # Nearly every classifier and language model ends in `F.cross_entropy`. **Guess first:** FP16 logits go in, and the loss is
 # FP32. Is it as exact as if the logits had been taken to FP32 before?
@@ -858,7 +859,8 @@ for op in xray(criterion, logits, backward=False).ops:
 # `cross_entropy` has no rule; it is made of `log_softmax` and `nll_loss`, which have. But it calls `log_softmax` with a dtype,
 # that of the logits, and an order is obeyed: FP32 *unless a dtype is passed*. So a loss of 40 is rounded to FP16's spacing
 # there, which is 1/32: off by up to 1/64, before `nll_loss` makes it FP32. Write `F.cross_entropy(logits.float(), labels)`, as
-# many codes do without telling why. It costs one copy of the logits.
+# much code does without saying why. It costs little: a copy to FP32 is made anyway, of the log-probabilities, and this one
+# takes its place.
 
 # %%
 assert as_it_is.dtype == taken_up.dtype == torch.float32
@@ -877,6 +879,8 @@ for here, there in zip(seen.ops, in_bf16.ops, strict=True):
     assert there.name == here.name
     assert there.dtype == same.get(here.dtype, here.dtype)
     assert there.fate == here.fate
+    if there.name in ("softmax", "layer_norm") and there.phase == "forward":
+        print(there.name, there.dtype)
 print(f"{len(in_bf16.ops)} operators, the same fate for each")
 print("binary_cross_entropy:", why("binary_cross_entropy").fate.value)
 
@@ -934,10 +938,10 @@ print(textwrap.fill(", ".join(lost), 88))
 assert {"softmax.int", "exp", "log", "sum", "layer_norm"} <= set(lost)
 
 # %% [markdown]
-# On a CPU these follow their inputs, which are in 16 bits more often than on CUDA. (`between` alone in a cell shows all
-# differences. Many go the other way: factorisations, FFTs and paddings, which CPUs do in FP32 and CUDA leaves alone.) CPUs
-# compute in BF16 as a rule, whose range hides it. But if you debug a CUDA model on a laptop, you debug another model. With the
-# emulation stopped:
+# On a CPU these follow their inputs, which are in 16 bits more often than on CUDA. (What follows a dot is the variant for
+# certain arguments: `softmax.int` is the everyday `softmax`. `between` alone in a cell shows all differences. Many go the other
+# way: factorisations, FFTs and paddings, which CPUs do in FP32 and CUDA leaves alone.) CPUs compute in BF16 as a rule, whose
+# range hides it. But if you debug a CUDA model on a laptop, you debug another model. With the emulation stopped:
 
 # %%
 small = torch.tensor([12.0], dtype=torch.float16)
@@ -953,7 +957,7 @@ print("CUDA's policy:           ", as_cuda)
 # %% [markdown]
 # ## In practice
 #
-# **1. "Is autocast on?"** **Guess first:** what does the first line print in a region for your device, if that is the CPU?
+# **1. "Is autocast on?"** **Guess first:** what does each line print, in a region for the CPU?
 
 # %%
 with torch.autocast("cpu", torch.float16):
@@ -961,9 +965,10 @@ with torch.autocast("cpu", torch.float16):
     print('is_autocast_enabled("cpu"):', torch.is_autocast_enabled("cpu"))
 
 # %% [markdown]
-# Without an argument it asks about CUDA. Always pass the device's type. **2. Threads.** A region belongs to the thread that
-# entered it. What another thread computes meanwhile is not in it. Put `with torch.autocast(...)` into the function that runs
-# there.
+# Without an argument it asks about CUDA. Always pass the device's type.
+#
+# **2. Threads.** A region belongs to the thread that entered it. What another thread computes meanwhile is not in it. Put `with
+# torch.autocast(...)` into the function that runs there.
 
 # %%
 with torch.autocast(device, torch.float16):
@@ -1005,8 +1010,9 @@ assert again == phases["forward"][start : start + len(again)]
 # In the same ones: checkpointing notes the autocast state of the forward pass and restores it. (It stops as soon as it has what
 # the backward pass needs, here before the last sum.)
 #
-# **4. Evaluation.** Validate in the region that you train in, else you measure another model; and with `torch.inference_mode()`
-# around it. What comes out is in 16 bits: take it to FP32 before you add losses or metrics up (lesson 02).
+# **4. Evaluation.** Validate in a region as well, with the dtype that you train in, else you measure another model; and with
+# `torch.inference_mode()` around it. What comes out is often in 16 bits: take it to FP32 before you add losses or metrics up
+# (lesson 02).
 #
 # **5. FP64.** Autocast leaves it alone, and NumPy makes it without asking. **Guess first:** `layer(x)` is FP16 here. At which
 # line does it go wrong, the sum or the product?
@@ -1057,7 +1063,7 @@ assert "Half" in str(mixed)
 #   their inputs.
 # - The list belongs to the installed PyTorch and to the device. Ask it: `policy`, `why`; and look at your own model with
 #   `xray`.
-# - Operators in place, with `out=`, on FP64, or outside the region are never cast. There the dtype errors come from.
+# - Operators in place, with `out=`, on FP64, or outside the region are never cast. That is where dtype errors come from.
 # - An island takes two things: `enabled=False` for the right device, and `.float()`.
 # - Enter, forward, loss, leave. `backward()` outside, or islands lose their protection; one region per forward pass, or weights
 #   go stale.

@@ -14,6 +14,8 @@ from tests.autocast import cuda_oracle
 from tests.autocast.families import FAMILIES
 from tests.autocast.observing import Call, Calls, Casting, Kernels
 
+pytestmark = pytest.mark.long  # `make quick` leaves it to `make test`
+
 HALVES = [torch.float16, torch.bfloat16]
 # Their Python bindings want to switch to the GPU that is not there; none of them has an autocast kernel.
 UNASKED = {"batch_norm", "contiguous", "__getitem__", "__invert__"}

@@ -26,6 +26,8 @@ from tests.autocast.hostile import (
 )
 from tests.autocast.traces import leaves_no_trace
 
+pytestmark = pytest.mark.long  # `make quick` leaves it to `make test`
+
 # What forward does with tensors
 
 

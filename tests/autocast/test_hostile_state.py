@@ -27,6 +27,8 @@ from tests.autocast.hostile import (
 )
 from tests.autocast.traces import Traces, leaves_no_trace
 
+pytestmark = pytest.mark.long  # `make quick` leaves it to `make test`
+
 
 @pytest.fixture(autouse=True)
 def _as_before():

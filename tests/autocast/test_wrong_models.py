@@ -11,6 +11,8 @@ from amp_lab.autocast.emulate import cuda_autocast
 from amp_lab.autocast.xray import xray
 from tests.autocast.traces import leaves_no_trace
 
+pytestmark = pytest.mark.long  # `make quick` leaves it to `make test`
+
 FP16, BF16, FP32, FP64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 

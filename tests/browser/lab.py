@@ -136,8 +136,12 @@ def shown(cell: Locator, words: str) -> str:
     """Return what a cell shows, on one line, as soon as `words` are in it."""
     cell.scroll_into_view_if_needed()  # JupyterLab draws what is far out of sight only when it is needed
     outputs = cell.locator(".jp-OutputArea-child")
-    outputs.filter(has_text=words).first.wait_for(timeout=30_000)
-    return " ".join(" ".join(outputs.all_inner_texts()).split())
+    for _ in range(10):
+        outputs.filter(has_text=words).first.wait_for(timeout=30_000)
+        # JupyterLab draws again what is scrolled to: between two looks there may be nothing.
+        if words in (said := " ".join(" ".join(outputs.all_inner_texts()).split())):
+            return said
+    raise AssertionError(f"{words!r} was shown and has gone")
 
 
 def rewrite(page: Page, cell: Locator, code: str) -> None:

@@ -32,12 +32,14 @@ LETTERS = list(telling.EXPRESSIONS)
 
 @contextlib.contextmanager
 def cuda_switch(dtype=HALF):
+    before = torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", dtype)
     try:
         yield
     finally:
         torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", before)
 
 
 # 6.1: is the truth the truth?
@@ -305,6 +307,9 @@ def test_an_error_of_the_answers_own_is_told_elsewhere_too():
         torch.autocast_increment_nesting,
         lambda: torch.set_grad_enabled(False),
         lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+        lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
     ],
 )
 def test_every_setting_is_compared_and_put_back(spoil):

@@ -476,6 +476,14 @@ class HalvesTheModelOnTheWay(BrokenBlock):
         return torch.relu((x.half() @ self.weight).float())
 
 
+@block.wrong("half-parameters")
+class HalvesTheWeightOnTheWay(BrokenBlock):
+    def forward(self, x):
+        self.weight.data = self.weight.data.half()
+        x = x.float()
+        return torch.relu((x * _rms(x) * self.gain) @ self.weight + self.bias)
+
+
 @block.wrong("parameters-changed")
 class MakesTheWeightABuffer(BrokenBlock):
     def __init__(self, width):
@@ -516,6 +524,24 @@ class KeepsTheInPlaceProductOnAnIsland(BrokenBlock):
     def forward(self, x):
         x = x.float()
         return torch.relu(F.linear(x * _rms(x) * self.gain, self.weight.t(), self.bias))
+
+
+@block.wrong("autocast-off")
+class DisablesRoundTheBrokenBlock(BrokenBlock):
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
+
+
+@block.wrong("in-place")
+class DisablesRoundTheNormAndMultipliesInPlace(BrokenBlock):
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.float()
+            mean_square = (x * x) @ torch.full((x.shape[-1], 1), 1 / x.shape[-1])
+        rows = (x * torch.rsqrt(mean_square + 1e-6) * self.gain).flatten(0, -2)
+        out = self.bias.repeat(len(rows), 1)
+        return torch.relu(out.addmm_(rows, self.weight)).view(x.shape)
 
 
 @block.wrong("half-hard-coded")
@@ -678,6 +704,22 @@ class SwitchesGradientsOff(BrokenBlock):
         out = torch.relu((x * _rms(x) * self.gain) @ self.weight + self.bias)
         torch.set_grad_enabled(False)
         return out
+
+
+@block.wrong("left-changed")
+class SwitchesGradientsOn(BrokenBlock):
+    def forward(self, x):
+        torch.set_grad_enabled(True)
+        x = x.float()
+        return torch.relu((x * _rms(x) * self.gain) @ self.weight + self.bias)
+
+
+@block.wrong("left-changed")
+class AllowsTf32(BrokenBlock):
+    def forward(self, x):
+        torch.backends.cuda.matmul.allow_tf32 = True
+        x = x.float()
+        return torch.relu((x * _rms(x) * self.gain) @ self.weight + self.bias)
 
 
 @block.wrong("mutated-input")
@@ -1037,6 +1079,30 @@ def tells_two_devices_apart(x):
         return _cov(x.float())
 
 
+@covariance.wrong("asks-for-cuda")
+def asks_for_no_device(x):
+    if torch.is_autocast_enabled():
+        return opens_an_island(x)
+    return _cov(x.float())
+
+
+@covariance.wrong("no-cast")
+def asks_for_no_device_and_does_not_cast(x):
+    return opens_an_island(x) if torch.is_autocast_enabled() else _cov(x)
+
+
+@covariance.wrong("only-cpu")
+def asks_for_the_cpu(x):
+    return opens_an_island(x) if torch.is_autocast_enabled("cpu") else _cov(x.float())
+
+
+@covariance.wrong("devices-listed")
+def asks_for_two_devices(x):
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        return opens_an_island(x)
+    return _cov(x.float())
+
+
 @covariance.wrong("wrong-dtype")
 def works_on_the_cpu_only(x):
     return opens_an_island(x) if x.device.type == "cpu" else x.double()
@@ -1120,6 +1186,24 @@ def leaves_a_region_counted(x):
 @covariance.wrong("left-changed")
 def switches_another_device_on(x):
     torch.set_autocast_enabled("xpu", True)
+    return opens_an_island(x)
+
+
+@covariance.wrong("left-changed")
+def leaves_gradients_on(x):
+    torch.set_grad_enabled(True)
+    return opens_an_island(x)
+
+
+@covariance.wrong("left-changed")
+def leaves_fp32_products_less_exact(x):
+    torch.set_float32_matmul_precision("medium")
+    return opens_an_island(x)
+
+
+@covariance.wrong("mutated-input")
+def lets_its_input_learn(x):
+    x.requires_grad_()
     return opens_an_island(x)
 
 
@@ -1384,6 +1468,30 @@ def multiplies_in_place_in_backward(device_type):
 @make_gram.wrong("no-decorators")
 def has_no_decorator(device_type):
     return _function(_forward, _backward)
+
+
+@make_gram.wrong("no-decorators")
+def notes_the_state_for_cuda(device_type):
+    def forward(ctx, x):
+        ctx.on, ctx.dtype = torch.is_autocast_enabled(), torch.get_autocast_dtype("cuda")
+        return _forward(ctx, x)
+
+    def backward(ctx, grad):
+        with torch.autocast(device_type, ctx.dtype, enabled=ctx.on):
+            return _backward(ctx, grad)
+
+    return _function(forward, backward)
+
+
+@make_gram.wrong("left-changed")
+def leaves_fp32_products_less_exact_in_backward(device_type):
+    restored = _bwd(device_type)
+
+    def backward(ctx, grad):
+        torch.set_float32_matmul_precision("high")
+        return restored(ctx, grad)
+
+    return _function(_fwd(device_type), backward)
 
 
 @make_gram.wrong("fwd-alone")
@@ -1948,6 +2056,37 @@ def rounds_the_logits(logits, targets):
     return F.binary_cross_entropy_with_logits(logits.half(), targets)
 
 
+@loss.wrong("half-loss")
+def rounds_the_losses(logits, targets):
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").half().float().mean()
+
+
+@loss.wrong("wrong-loss")
+def takes_the_limit_above_three(logits, targets):
+    return (F.softplus(logits.float(), threshold=3) - logits * targets).mean()
+
+
+@loss.wrong("wrong-loss")
+def takes_the_limit_above_five(logits, targets):
+    return (F.softplus(logits.float(), threshold=5) - logits * targets).mean()
+
+
+@loss.wrong("wrong-loss")
+def takes_the_limit_above_eight(logits, targets):
+    return (F.softplus(logits.float(), threshold=8) - logits * targets).mean()
+
+
+@loss.wrong("wrong-loss")
+def takes_the_limit_above_ten(logits, targets):
+    return (F.softplus(logits.float(), threshold=10) - logits * targets).mean()
+
+
+@loss.wrong("wrong-loss")
+def takes_the_limit_on_both_sides(logits, targets):
+    z = logits.float()
+    return (torch.where(z.abs() > 5, z.clamp(min=0), F.softplus(z)) - z * targets).mean()
+
+
 @loss.wrong("loss-cut-off")
 def detaches_the_logits(logits, targets):
     return F.binary_cross_entropy_with_logits(logits.detach(), targets)
@@ -1992,6 +2131,12 @@ class _Fixed(_Early):
 @loss.wrong("wrong-loss-gradient")
 def knows_the_scale(logits, targets):
     return _Fixed.apply(logits, targets)
+
+
+@loss.wrong("left-changed")
+def allows_tf32(logits, targets):
+    torch.backends.cuda.matmul.allow_tf32 = True
+    return F.binary_cross_entropy_with_logits(logits.float(), targets)
 
 
 @loss.wrong("left-changed")

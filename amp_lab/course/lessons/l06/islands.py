@@ -22,7 +22,10 @@ _NARROW = {_HALF, _BRAIN}
 
 
 class Case(NamedTuple):
-    """One run: features of size `spread` around `middle`; `learns` says whether `x` needs a gradient."""
+    """One run: features of size `spread` around `middle`; `learns` says whether `x` needs a gradient.
+
+    If not `recorded`, it runs under `torch.no_grad()`.
+    """
 
     region: Region
     dtype: torch.dtype
@@ -30,6 +33,7 @@ class Case(NamedTuple):
     spread: float
     middle: float
     learns: bool = True
+    recorded: bool = True
 
     def x(self) -> torch.Tensor:
         """Make the input."""
@@ -48,6 +52,7 @@ CASES = (
     Case(_HALF, _HALF, (2, 7, 3), 30.0, 200.0),
     Case(_HALF, _SINGLE, (2, 3, 6, 2), 300.0, 0.0),
     Case(_HALF, _SINGLE, (5, 4), 5.0, 20.0, learns=False),
+    Case(_HALF, _HALF, (4, 3), 50.0, 100.0, learns=False, recorded=False),
 )
 _ELSEWHERE = Case(_HALF, _HALF, (8, 3), 20.0, 100.0)
 
@@ -57,18 +62,34 @@ _ELSEWHERE = Case(_HALF, _HALF, (8, 3), 20.0, 100.0)
 def covariance(ask: Ask) -> None:
     """Ask in regions and outside of them, on the CPU; at last with tensors that claim to be elsewhere."""
     for case in CASES:
-        leaf = case.x()
-        x = given(leaf, transposed=len(case.shape) > 2)
-        ask.call = f"`covariance(x)` {where(case.region)} (x is {describe(leaf)})"
-        # The switch of CUDA's autocast is on as well: whoever turns off that one alone is known by it.
-        scene = Scene(case.region, cuda=_HALF)
-        got = scene.run(ask, ask.answer, x)
-        must_be_unchanged(ask.call, x, leaf)
-        _judge(ask.call, got, leaf, scene.seen)
+        # In a region the switch of CUDA's autocast is on as well: whoever turns off that one alone is known by it.
+        leaf, got, seen = _run(ask, case, cuda=_HALF if case.region else None)
+        _judge(ask.call, got, leaf, seen)
         if case.learns:
             _judge_gradient(ask, got, leaf)
+    _try_without_cuda(ask, CASES[0])
     _try_elsewhere(ask, "cuda", "only-cpu")
     _try_elsewhere(ask, "xpu", "devices-listed")
+
+
+def _run(ask: Ask, case: Case, *, cuda: Region) -> tuple[torch.Tensor, Any, Seen]:
+    leaf = case.x()
+    x = given(leaf, transposed=len(case.shape) > 2)
+    quietly = "" if case.recorded else ", under `torch.no_grad()`"
+    ask.call = f"`covariance(x)` {where(case.region)}{quietly} (x is {describe(leaf)})"
+    scene = Scene(case.region, cuda=cuda, recorded=case.recorded)
+    got = scene.run(ask, ask.answer, x)
+    must_be_unchanged(ask.call, x, leaf)
+    return leaf, got, scene.seen
+
+
+def _try_without_cuda(ask: Ask, case: Case) -> None:
+    """Run a case again that went well, with the switch of CUDA's autocast off: nothing else can make a difference."""
+    leaf, got, seen = _run(ask, case, cuda=None)
+    narrow = seen.dtypes() & _NARROW
+    if narrow:
+        raise Mistake("asks-for-cuda", call=ask.call, got=named(narrow))
+    _judge(ask.call, got, leaf, seen)
 
 
 def right(x: torch.Tensor) -> torch.Tensor:

@@ -15,19 +15,21 @@ from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
 from amp_lab.course.lessons.l06 import scenes
 from amp_lab.course.lessons.l06.scenes import Scene, first_line, given, must_be_unchanged, where
-from amp_lab.course.lessons.l06.seeing import CASTS, Region, Seen
+from amp_lab.course.lessons.l06.seeing import CASTS, Call, Region, Seen
 
 _HALF, _BRAIN, _SINGLE = torch.float16, torch.bfloat16, torch.float32
 _RTOL, _ATOL = 1e-5, 2e-6
 _SATURATED = 10.0  # among mild logits, probabilities do no harm that could be seen
+_MEDIUM = (3.5, 4.0, 5.5, 7.0, 9.0, 10.5)
 _CUTS = ("clamp", "clip", "clamp_min", "clamp_max", "nan_to_num", "minimum", "maximum")
 
 
 class Case(NamedTuple):
     """One run: logits, the first of them extreme and with the wrong targets if `extreme`, and targets.
 
-    With `sure`, all logits are large and all targets right, so that the loss is tiny. `scale` is what the loss is
-    multiplied by before it is walked back.
+    With `sure`, all logits are large and all targets right, so that the loss is tiny. With `medium`, logits are of both
+    signs and of a size that shows where a formula is replaced by its limit, and targets are right, soft and wrong.
+    `scale` is what the loss is multiplied by before it is walked back.
     """
 
     region: Region
@@ -36,6 +38,7 @@ class Case(NamedTuple):
     extreme: bool
     soft: bool = False
     sure: bool = False
+    medium: tuple[float, ...] = ()
     scale: float = 1024.0
     learns: bool = True
 
@@ -53,6 +56,11 @@ class Case(NamedTuple):
             wanted[:count] = torch.tensor([0.0, 1.0, 1.0, 0.0])[:count]
         if self.sure:
             targets, logits = (logits > 0).float(), logits.sign() * (17 + logits.abs())
+        if self.medium:
+            sizes = torch.tensor(_MEDIUM).repeat_interleave(len(self.medium))
+            logits = torch.cat([sizes, -sizes])
+            targets = torch.tensor(self.medium).repeat(len(_MEDIUM))
+            targets = torch.cat([targets, 1 - targets])
         return logits.to(self.dtype).requires_grad_(self.learns), targets
 
 
@@ -66,6 +74,8 @@ CASES = (
     Case(_BRAIN, _SINGLE, (4, 3), extreme=True),
     Case(_HALF, _HALF, (8,), extreme=False, scale=64.0),
     Case(_HALF, _SINGLE, (3, 4, 2), extreme=False, sure=True),
+    Case(_HALF, _SINGLE, (12,), extreme=False, medium=(1.0,)),
+    Case(_HALF, _SINGLE, (24,), extreme=False, medium=(0.9, 0.0)),
     Case(_HALF, _SINGLE, (7,), extreme=False, learns=False),
 )
 # So many that 1/n is among FP16's subnormal numbers: a gradient that is rounded before it is scaled has lost digits.
@@ -145,7 +155,7 @@ def _idea(value: float, logits: torch.Tensor, targets: torch.Tensor, seen: Seen)
     if any(_HALF in call.dtypes for call in sigmoids):
         return "half-probabilities"
     far_off = not _near(value, want, 0.01)  # no rounding does that
-    if seen.called(*_CUTS) and (far_off or _is_cut(value, logits, targets, seen)):
+    if _cuts(seen) and (far_off or _is_cut(value, logits, targets, seen)):
         return "patched"
     if not sigmoids and not any(call.smallest == 0 for call in seen.called("log")):
         halves = [call for call in seen.calls if _HALF in call.dtypes and call.name not in CASTS]
@@ -153,6 +163,12 @@ def _idea(value: float, logits: torch.Tensor, targets: torch.Tensor, seen: Seen)
     if logits.abs().max() < _SATURATED:
         return None
     return "patched" if logs and all(call.smallest > 0 for call in logs) else "probabilities"
+
+
+def _cuts(seen: Seen) -> list[Call]:
+    """Return the calls that may cut off what is extreme. `clamp(min=0)` alone does not: it is a part of the formula."""
+    calls = seen.called(*_CUTS)
+    return [call for call in calls if set(call.numbers) != {0.0} or call.name.startswith("nan")]
 
 
 def _is_cut(value: float, logits: torch.Tensor, targets: torch.Tensor, seen: Seen) -> bool:

@@ -101,7 +101,7 @@ QUIZ = (
     ),
     Question(
         "A pretrained network is frozen with `requires_grad_(False)` and called 8 times in one region. "
-        "How often is each of its weights cast?",
+        "How often is the weight of each of its `nn.Linear` cast?",
         (
             Option(
                 "Once: the copy is kept until the region ends.",
@@ -115,7 +115,7 @@ QUIZ = (
             Option(
                 "8 times: the cache holds only leaves that require a gradient.",
                 "The weights of its products could be stored in 16 bits: they are never updated, so no step "
-                "is lost, and nothing is cast.",
+                "is lost, and no weight is cast.",
                 right=True,
             ),
             Option(

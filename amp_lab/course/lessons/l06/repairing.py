@@ -15,7 +15,7 @@ from amp_lab.course.judging.guard import Contained
 from amp_lab.course.lessons.l06 import scenes
 from amp_lab.course.lessons.l06.drawing import CASES, SHAPES, WIDTH, Case, Leaves, Right, parameters, right
 from amp_lab.course.lessons.l06.scenes import NAMES, Scene, given, must_be_unchanged, named, number, where
-from amp_lab.course.lessons.l06.seeing import CASTS, Region, Seen
+from amp_lab.course.lessons.l06.seeing import CASTS, Product, Region, Seen
 
 _HALF, _BRAIN, _SINGLE = torch.float16, torch.bfloat16, torch.float32
 _GRADIENT_OFF: dict[Region, float] = {_HALF: 0.02, _BRAIN: 0.1, None: 1e-4}
@@ -47,9 +47,9 @@ def _run(ask: Ask, made: nn.Module, leaf: torch.Tensor, case: Case) -> Any:
     ask.call = f"`Block({WIDTH})` {where(case.region)}{quietly} (x is {describe(leaf)})"
     before = dict(made.named_parameters())
     values = {name: each.detach().clone() for name, each in before.items()}
-    scene = Scene(case.region)
+    scene = Scene(case.region, recorded=case.learns)
     try:
-        got = scene.run(ask, _forward if case.learns else _evaluate, made, x)
+        got = scene.run(ask, _forward, made, x)
     except Contained:
         _recognise_mixture(ask.call, scene.seen, case.region)
         raise
@@ -65,11 +65,6 @@ def _run(ask: Ask, made: nn.Module, leaf: torch.Tensor, case: Case) -> Any:
 
 def _forward(module: Any, x: torch.Tensor) -> Any:
     return module(x)
-
-
-def _evaluate(module: Any, x: torch.Tensor) -> Any:
-    with torch.no_grad():
-        return module(x)
 
 
 def _made(ask: Ask) -> nn.Module:
@@ -121,10 +116,10 @@ def _judge_same_parameters(call: str, module: nn.Module, before: dict[str, Any],
     after = dict(module.named_parameters())
     for name in SHAPES:
         if after[name] is not before[name]:
-            got, want = "another object after the call", "the same one, which an optimizer knows,"
+            got, want = "another object", "the one that it was, which an optimizer knows"
             raise Mistake("parameters-changed", call=call, name=name, got=got, want=want)
         if not torch.equal(after[name].detach(), values[name]):
-            got, want = "other numbers after the call", "the same ones"
+            got, want = "of other numbers", "what it was"
             raise Mistake("parameters-changed", call=call, name=name, got=got, want=want)
 
 
@@ -143,13 +138,19 @@ def _judge_product(call: str, seen: Seen, case: Case, needed: int) -> None:
     worst = max(wrong, key=lambda each: each.work)
     dtypes = set(worst.dtypes)
     shown = {"call": call, "got": named(dtypes), "want": NAMES[dtype], "op": worst.op}
-    if worst.in_place and dtypes == {_SINGLE}:
+    if worst.in_place and dtypes == {_SINGLE} and not _ran_with_autocast_off(seen, worst):
         raise Mistake("in-place", **shown)
     if dtypes == {_SINGLE} and any(not each.cpu for each in seen.product_calls()):
         raise Mistake("autocast-off", **shown)
     if dtypes & {_HALF, _BRAIN}:
         raise Mistake("half-hard-coded", **shown)
     raise Mistake("product-dtype", **shown)
+
+
+def _ran_with_autocast_off(seen: Seen, product: Product) -> bool:
+    """Return whether autocast was off wherever a product in place was asked for: then it is off in the first place."""
+    calls = [each for each in seen.product_calls() if each.name == product.op.partition(".")[0]]
+    return bool(calls) and not any(each.cpu for each in calls)
 
 
 def _recognise_mixture(call: str, seen: Seen, region: Region) -> None:

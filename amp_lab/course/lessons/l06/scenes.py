@@ -59,11 +59,14 @@ def watched(region: Region, *, cuda: Region = None) -> Iterator[Seen]:
 class Scene(contextlib.AbstractContextManager[None]):
     """A region to run code of the learner in, and what was `seen` there, even if it ended in an error.
 
-    With `claims`, tensors say that they are on a device of that type, and the region is one for it.
+    With `claims`, tensors say that they are on a device of that type, and the region is one for it. With `recorded`
+    False, it runs under `torch.no_grad()`.
     """
 
-    def __init__(self, region: Region, *, cuda: Region = None, claims: str | None = None) -> None:
-        self._region, self._cuda, self._claims = region, cuda, claims
+    def __init__(
+        self, region: Region, *, cuda: Region = None, claims: str | None = None, recorded: bool = True
+    ) -> None:
+        self._region, self._cuda, self._claims, self._recorded = region, cuda, claims, recorded
         self.seen = Seen()
         self.device: Elsewhere | None = None
 
@@ -73,9 +76,11 @@ class Scene(contextlib.AbstractContextManager[None]):
 
         def run_and_compare() -> Any:
             nonlocal changed
-            before = settings.now()
-            got = function(*args)
-            changed = settings.change(before)
+            # Inside, for at its end gradient mode is put back.
+            with torch.set_grad_enabled(self._recorded):
+                before = settings.now()
+                got = function(*args)
+                changed = settings.change(before)
             return got
 
         ask.around = self
@@ -128,6 +133,9 @@ def must_be_unchanged(call: str, value: torch.Tensor, leaf: torch.Tensor, name: 
     alike = before.dtype == after.dtype and before.shape == after.shape
     if not (alike and torch.equal(before.reshape(-1).view(torch.uint8), after.reshape(-1).view(torch.uint8))):
         raise Mistake("mutated-input", call=call, name=name, want=describe(before), got=describe(after))
+    if value.requires_grad != leaf.requires_grad:
+        flags = [f"a tensor with `requires_grad={each.requires_grad}`" for each in (leaf, value)]
+        raise Mistake("mutated-input", call=call, name=name, want=flags[0], got=flags[1])
 
 
 def without_products_rounding(got: torch.Tensor, want: torch.Tensor, size: torch.Tensor) -> bool:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+# Each library's own switch; `torch.set_float32_matmul_precision` and `allow_tf32` write them.
+_backends: Any = torch.backends  # for mypy, which does not know all that is in it
+_LIBRARIES: dict[str, Any] = {
+    "cuBLAS": _backends.cuda.matmul,
+    "cuDNN": _backends.cudnn.conv,
+    "oneDNN": _backends.mkldnn.matmul,
+}
 _KINDS = ("cpu", "cuda", "xpu")
 
 
@@ -27,6 +34,8 @@ def now() -> dict[str, str]:
         "gradient mode": _switch(torch.is_grad_enabled()),
         "inference mode": _switch(torch.is_inference_mode_enabled()),
         "the default dtype": str(torch.get_default_dtype()),
+        "the precision of FP32 products": _fp32_precision(),
+        **{f"the precision of FP32 in {name}": owner.fp32_precision for name, owner in _LIBRARIES.items()},
     }
 
 
@@ -41,6 +50,13 @@ def change(before: dict[str, str]) -> Change | None:
 
 def _switch(on: bool) -> str:
     return "on" if on else "off"
+
+
+def _fp32_precision() -> str:
+    try:
+        return f'"{torch.get_float32_matmul_precision()}"'
+    except RuntimeError:  # the switches of the libraries differ, so that one word cannot tell
+        return "different from library to library"
 
 
 def _depth() -> int:

@@ -17,7 +17,7 @@ FATES = Exercise(
         "or there is an error. Is it on one of autocast's lists? Then its list decides. Is it on none? Then plain type promotion decides, as in lesson 01. And FP64 is never made smaller.",
         '`why("sum", "cuda")`, from `amp_lab.autocast.policy`, says what autocast does with an operation, asked from your PyTorch. Beware of names that look alike: `sum` is on a list, `mean` is not; `@` goes to FP16, '
         "`dot` takes the widest of its inputs. A `dtype=` in the call is an order, and autocast obeys.",
-        "Sort the letters. Matrix products of FP32: the region's dtype. FP64: untouched. What needs FP32 for its range: FP32, whatever comes in. Told a dtype: that dtype. On no list, all of it FP16 or with FP32 only as "
+        "Sort the letters. Matrix products of FP32: the region's dtype. FP64: untouched. What needs FP32 for its range: FP32, whatever comes in. Told a dtype: that dtype. FP32 beside FP16 in `+` or `dot`: FP32. On no list, all of it FP16 or with FP32 only as "
         "statistics and parameters: FP16. In place: the dtype of the tensor, if plain PyTorch accepts the mixture at all. And one function is refused, always.",
     ),
     diagnoses={
@@ -142,10 +142,10 @@ BLOCK = Exercise(
             "{call} returned {got}. `Block` should be a class, with `class Block(BrokenBlock):`, and its objects modules.",
         ),
         "parameters-changed": Diagnosis(
-            "{call} made a block whose `{name}` is {got}; it should be {want}, as in `BrokenBlock`.",
+            "After {call} the block's `{name}` is {got}; it should be {want}, as in `BrokenBlock`.",
         ),
         "half-parameters": Diagnosis(
-            "{call} made a block whose `{name}` is {got}, and it should be {want}. FP16 weights lose small steps (lesson 03), and a `GradScaler` refuses them. Autocast makes the FP16 copies that the product needs.",
+            "After {call} the block's `{name}` is {got}, and it should be {want}. FP16 weights lose small steps (lesson 03), and a `GradScaler` refuses them. Autocast makes the FP16 copies that the product needs.",
             hint=2,
         ),
         "in-place": Diagnosis(
@@ -245,11 +245,15 @@ COVARIANCE = Exercise(
             hint=1,
         ),
         "only-cpu": Diagnosis(
-            '{call} multiplied in {got}: autocast is off for "cpu" in your code, and this tensor says that it is on a GPU (the check lets it say so, and autocast follow, on every machine). Ask `x` where it is.',
+            '{call} multiplied in {got}: it is for "cpu" that your code switches autocast off, or asks whether it is on, and this tensor says that it is on a GPU (the check lets it say so, and autocast follow, on every machine). Ask `x` where it is.',
             hint=2,
         ),
         "devices-listed": Diagnosis(
-            '{call} multiplied in {got}: autocast is off for the devices that your code names, and "{kind}", of Intel\'s GPUs, is none of them (the check lets `x` say so on every machine). *Any* device: ask `x` where it is.',
+            '{call} multiplied in {got}: it is for other devices that your code switches autocast off, or asks whether it is on; "{kind}", of Intel\'s GPUs, is none of them (the check lets `x` say so on every machine). *Any* device: ask `x` where it is.',
+            hint=2,
+        ),
+        "asks-for-cuda": Diagnosis(
+            "{call} multiplied in {got}, and not while CUDA's autocast was on as well, which is no matter of a tensor on the CPU: the switch that your code asks is another device's. `torch.is_autocast_enabled()` without an argument asks about CUDA. An island need not ask.",
             hint=2,
         ),
         "cancels": Diagnosis(
@@ -302,7 +306,7 @@ GRAM = Exercise(
             "{call} returned {got}. It should return the class itself, a subclass of `torch.autograd.Function`: without calling it, and without `.apply`.",
         ),
         "no-decorators": Diagnosis(
-            "{call}: backward after the region raised an error: {got}. Nothing in your code notes the state that autocast had in forward, and nothing brings it back.",
+            "{call}: backward after the region raised an error: {got}. The state that autocast for the device of `x` had in forward, for the CPU here, is not noted, or not brought back. (`torch.is_autocast_enabled()` without an argument asks about CUDA.)",
             hint=1,
         ),
         "fwd-alone": Diagnosis(
@@ -373,8 +377,7 @@ GRAM = Exercise(
         ),
     },
     why=(
-        "Autograd's own operations remember the dtypes that they had in forward. Yours does not, unless `custom_fwd` notes the state of autocast in `ctx` and `custom_bwd` opens the same region again. "
-        "For a device that is not in use both are silent: they note that its autocast is off, and bring that back."
+        "Autograd's own operations remember the dtypes that they had in forward. Yours does not, unless `custom_fwd` notes the state of autocast in `ctx` and `custom_bwd` opens the same region again."
     ),
 )
 
@@ -414,7 +417,7 @@ LOSS = Exercise(
             "{call} returned {got}; {want} is right. That is the sum over all elements; the exercise asks for their mean.",
         ),
         "half-loss": Diagnosis(
-            "{call} returned {got}; {want} is right. Somewhere in your formula logits or targets are FP16, and its steps are rounded to three digits. What is on none of autocast's lists is not widened.",
+            "{call} returned {got}; {want} is right. Logits, targets or losses are FP16 somewhere, and rounded to three digits. What is on none of autocast's lists is not widened.",
             hint=2,
         ),
         "wrong-loss": Diagnosis(
