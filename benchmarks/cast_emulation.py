@@ -8,8 +8,8 @@ is switched between the timed calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from amp_lab.autocast.emulate import cuda_autocast, tensor_cores
 from benchmarks.emulated_fp16 import training_step
-from benchmarks.side_by_side import Finding, side_by_side
+from benchmarks.side_by_side import Finding, one_thread, side_by_side
 
 Step = Callable[[], object]
 
@@ -25,7 +25,7 @@ Step = Callable[[], object]
 def measure(quick: bool) -> list[Finding]:
     """Return the ratios; `quick` takes few rounds."""
     rounds = 3 if quick else 100
-    with _one_thread():
+    with one_thread():
         return [
             _left_on("the denoiser", training_step(torch.float32), rounds),
             _left_on("a transformer layer", transformer_step(torch.float32), rounds),
@@ -85,13 +85,3 @@ def _policies(what: str, step: Step, bar: float, rounds: int) -> Finding:
     return timings.against(
         "CUDA's policy", f"an FP16 step of {what}: CUDA's policy against that for CPUs", bar
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -10,7 +10,6 @@ arithmetic on one that has it:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 from torch.nn import functional as F
@@ -18,14 +17,14 @@ from torch.nn import functional as F
 from amp_lab.autocast.emulate import tensor_cores
 from amp_lab.train.data import noisy_digits
 from amp_lab.train.models import denoiser
-from benchmarks.side_by_side import Finding, side_by_side
+from benchmarks.side_by_side import Finding, one_thread, side_by_side
 
 SIZE = 1024
 
 
 def measure(quick: bool) -> list[Finding]:
     """Return the ratios; `quick` takes few rounds."""
-    with _one_thread():
+    with one_thread():
         return [
             *_against_fp32("a training step", training_step, 1.4, rounds=3 if quick else 100),
             *_against_fp32(f"a {SIZE}³ product", product, 1.3, rounds=3 if quick else 100),
@@ -81,13 +80,3 @@ def _against_own(
     timings = side_by_side(ways, baseline="own FP16", rounds=rounds, warm_up=1)
     print(timings)
     yield timings.against("emulated FP16", f"{what}: emulated FP16 against PyTorch's own FP16", bar)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

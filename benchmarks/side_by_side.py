@@ -10,8 +10,11 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import torch
 
 AGAIN = " (again)"
 
@@ -120,3 +123,14 @@ def _time(way: Callable[[], object], synchronize: Callable[[], object]) -> float
     way()
     synchronize()
     return time.perf_counter() - start
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, for a while."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
