@@ -19,7 +19,7 @@ lab: ## open the course in JupyterLab (LAB_ARGS='--no-browser'; PYTHON=/path/to/
 	@sh tools/setup.sh lab
 	@$(BIN)/amp-lab lab $(LAB_ARGS)
 
-quick: ## style, types and most tests that need no kernel, browser or GPU: about 3 minutes
+quick: ## style, types and most tests that need no kernel, browser or GPU: about 4 minutes
 	@sh tools/setup.sh test
 	@$(LINT)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SLOW) -m "not (long or kernel or notebooks or browser or cuda or soak)"

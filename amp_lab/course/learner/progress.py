@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from time import sleep
 from typing import Literal, NamedTuple
 
 from amp_lab.course.learner import disk, workspace
@@ -50,7 +51,7 @@ def add(root: Path, exercise_id: str, kind: Kind = "correct") -> bool:
     What would change nothing is not added: a second success, or a reset of what is open.
     """
     try:
-        data = _read(root)
+        data = _read_whole(root)
         if (exercise_id in _done(data)) == (kind == "correct"):
             return True
         line = {"time": datetime.now().astimezone().isoformat(timespec="seconds")}
@@ -100,6 +101,17 @@ def _read(root: Path) -> bytes:
         return disk.read(_log(root))
     except FileNotFoundError:
         return b""
+
+
+def _read_whole(root: Path) -> bytes:
+    """Read the log; if it ends in half a line, look again: another kernel may be writing the rest."""
+    data = _read(root)
+    for _ in range(5):
+        if data[-1:] in (b"", b"\n"):
+            break
+        sleep(0.01)
+        data = _read(root)
+    return data
 
 
 def _append(root: Path, line: str) -> None:

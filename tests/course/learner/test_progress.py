@@ -200,6 +200,15 @@ def test_many_kernels_at_once(root):
     assert len(lines(root)) == 300
 
 
+def test_a_line_that_another_kernel_is_writing_is_waited_for(root, monkeypatch):
+    progress.add(root, "1.1")
+    whole = log(root).read_bytes()
+    looks = iter([whole[:-20], whole[:-1], whole])
+    monkeypatch.setattr(progress, "_read", lambda root: next(looks, whole))
+    assert progress.add(root, "1.2")
+    assert len(lines(root)) == 2
+
+
 # --- a check ------------------------------------------------------------------------------------------------
 
 
