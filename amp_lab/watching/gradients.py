@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from amp_lab.formats import Format
-from amp_lab.watching import tables
-from amp_lab.watching.counting import Tally, tally
-from amp_lab.watching.cuts import cuts_of, format_of
-from amp_lab.watching.factors import power_of_two
-from amp_lab.watching.recommending import Recommendation, recommend
-from amp_lab.watching.sources import Source, has_numbers, named_gradients, no_numbers
+from amp_lab.watching.counting import tables
+from amp_lab.watching.counting.counts import Tally, tally
+from amp_lab.watching.counting.cuts import cuts_of, format_of
+from amp_lab.watching.counting.factors import power_of_two
+from amp_lab.watching.counting.recommending import Recommendation, recommend
+from amp_lab.watching.counting.sources import Source, has_numbers, named_gradients, no_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from amp_lab.watching import bits
+from amp_lab.watching.counting import bits
 from amp_lab.watching.gradients import gradient_report
 from tests.watching.rounding import fates_by_cast
 

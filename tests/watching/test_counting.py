@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from amp_lab import formats
-from amp_lab.watching import bits
-from amp_lab.watching.cuts import cuts_of
+from amp_lab.watching.counting import bits
+from amp_lab.watching.counting.cuts import cuts_of
 from amp_lab.watching.gradients import gradient_report
 from tests.watching.rounding import fates_by_cast, fates_by_rounding
 

@@ -19,7 +19,7 @@ import torch
 from matplotlib import pyplot as plt
 from torch import nn
 
-from amp_lab.watching import bits
+from amp_lab.watching.counting import bits
 from amp_lab.watching.gradients import gradient_report
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amp_lab.formats import Format
-from amp_lab.watching.factors import headroom_of
-from amp_lab.watching.wording import scale_in_words, share_in_words, size_in_words
+from amp_lab.watching.counting.factors import headroom_of
+from amp_lab.watching.counting.wording import scale_in_words, share_in_words, size_in_words
 
 if TYPE_CHECKING:
     from amp_lab.watching.gradients import GradientReport

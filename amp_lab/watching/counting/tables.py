@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amp_lab.view.words import columns, name_in_words
-from amp_lab.watching.wording import scale_in_words, share_in_words, size_in_words
+from amp_lab.watching.counting.wording import scale_in_words, share_in_words, size_in_words
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -9,8 +9,8 @@ from typing import Final
 
 import torch
 
-from amp_lab.watching.bits import Layout, Reader
-from amp_lab.watching.cuts import Cuts
+from amp_lab.watching.counting.bits import Layout, Reader
+from amp_lab.watching.counting.cuts import Cuts
 
 # Powers of two that FP64 reaches, and so all others: 2^-1074 to 2^1023, and one more for a carry.
 LOWEST: Final = -1074
