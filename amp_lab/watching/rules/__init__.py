@@ -1,0 +1,1 @@
+"""What the events of a training loop mean: one small function for each mistake."""
