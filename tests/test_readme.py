@@ -50,7 +50,6 @@ def test_the_example_of_a_loop_skips_first_and_steps_then(capsys):
 
 def test_the_example_of_an_x_ray_shows_casts_and_explains_an_error(capsys):
     example = EXAMPLES[2]
-    assert len(EXAMPLES) == 3
     exec(compile(example, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     for name in ("linear1", "scaled_dot_product_attention", "layer_norm", "FP32→FP16"):
@@ -58,6 +57,16 @@ def test_the_example_of_an_x_ray_shows_casts_and_explains_an_error(capsys):
     what_happened = printed.split("What happened")[1]
     assert "mat1" in what_happened
     assert "FP16" in what_happened
+
+
+def test_the_example_of_the_watcher_finds_what_its_comment_says(capsys):
+    assert len(EXAMPLES) == 4
+    exec(compile(EXAMPLES[3], "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "clip" in printed
+    assert "README.md" in printed
+    assert "+" in printed  # the cure, as a diff or in words
+    assert "unscale_" in printed
 
 
 def test_the_map_of_lessons_is_the_catalogue():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -36,11 +37,11 @@ _BECAUSE: Final = {
 }
 
 
-class _Shown:
+class _Shown(ABC):
     """Something that shows itself as a listing."""
 
-    def _listing(self) -> Listing:
-        raise NotImplementedError
+    @abstractmethod
+    def _listing(self) -> Listing: ...
 
     def __str__(self) -> str:
         return self._listing().text()
