@@ -1,6 +1,6 @@
 """AMP Lab: a course on PyTorch's automatic mixed precision, and the helpers it is taught with.
 
-The helpers (number formats, loss scaling, an x-ray of what autocast does, finding what went wrong in FP16)
+The helpers (number formats, loss scaling, an x-ray of what autocast does, a doctor for training loops)
 are meant for your own training code, too. What `__all__` lists is imported when it is first asked for:
 `import amp_lab` alone does not wait for PyTorch.
 """
@@ -17,6 +17,7 @@ __all__ = [
     "explain",
     "formats",
     "gradient_report",
+    "watch",
     "xray",
 ]
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from amp_lab.device import describe_device
     from amp_lab.scaling import DynamicLossScaler, StaticLossScaler
     from amp_lab.watching.gradients import gradient_report
+    from amp_lab.watching.watch import watch
 else:
     _HOMES = {
         "DynamicLossScaler": "amp_lab.scaling",
@@ -35,6 +37,7 @@ else:
         "describe_device": "amp_lab.device",
         "explain": "amp_lab.autocast.errors",
         "gradient_report": "amp_lab.watching.gradients",
+        "watch": "amp_lab.watching.watch",
         "xray": "amp_lab.autocast.xray",
     }
     _SUBMODULES = {"formats"}
