@@ -55,7 +55,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionEntered(Event):
-    """`with torch.autocast(...)` begins (or a decorated function). `region` is its number in this run."""
+    """`with torch.autocast(...)` begins (or a decorated function). `region` is its number in this run.
+
+    `regions` are those that were open before it.
+    """
 
     region: int
     device_type: str
@@ -63,6 +66,8 @@ class RegionEntered(Event):
     enabled: bool
     cache_enabled: bool = True
     grad: bool = True  # whether gradients were being recorded when it was entered
+    again: bool = False  # the same autocast object has been entered already, and not been left
+    asked: bool | None = None  # the `enabled` it was made with, where that is known: PyTorch may disable it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,11 @@ class RegionLeft(Event):
 
     region: int
     raised: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheCleared(Event):
+    """`torch.clear_autocast_cache()` by the user: the 16-bit copies of weights are forgotten in an open region, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,10 @@ class Forward(Event):
         None  # autocast's dtype in the innermost region entered inside the call, if any
     )
     recomputed: bool = False  # by activation checkpointing, in a backward pass
+    weights: int | None = (
+        None  # of which version they are (first and last parameter): another, if they changed
+    )
+    weights_dtype: torch.dtype | None = None  # of the first parameter that requires a gradient
     raised: bool = False
 
 
@@ -101,9 +115,13 @@ class Scaled(Event):
     finite: Later[bool]
     result: int
     result_dtype: torch.dtype
+    made_by: str = ""  # the last operation of the loss: "MseLossBackward0"
     divided_by: float | None = (
         None  # `loss / 4`, `loss * 0.25`: 4.0; None where the last operation says nothing
     )
+    averaged: bool = False  # the last operation was a mean, for certain: a loss function, or .mean()
+    given: int = 0  # the id of what was given to scale()
+    again: int | None = None  # the scaler that had scaled what was given already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +140,9 @@ class Backward(Event):
     scaled_by: int | None
     exactly: bool = True
     scale: Later[float] | None = None
-    divided_by: float | None = None
+    divided_by: float | None = None  # as in Scaled: of the loss before it was scaled
+    averaged: bool = False
+    made_by: str = ""  # as in Scaled: of the loss before it was scaled
     create_graph: bool = False
     before: tuple[Gradients, ...] = ()
     after: tuple[Gradients, ...] = ()
@@ -226,6 +246,7 @@ class Scheduled(Event):
     before: tuple[float, ...]
     after: tuple[float, ...]
     with_metric: bool = False
+    given: bool = False  # where in the schedule was given: `step(epoch + batch / batches)`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,5 +34,10 @@ class Later(Generic[T]):
             return value
         return self._value
 
+    @property
+    def known(self) -> bool:
+        """Whether it can be read without waiting for a device."""
+        return self._tensor is None or self._tensor.device.type == "cpu"
+
     def __repr__(self) -> str:
         return f"Later({self.value!r})"

@@ -25,6 +25,9 @@ class OptimizerFacts:
     fused: bool
     eps: float | None = None
     has_lr_schedule: bool = False
+    one_cycle: bool = False  # that schedule is a OneCycleLR
+    models: frozenset[int] = frozenset()  # the watched models that hold some of its parameters
+    shared: int = 0  # parameters that are in another watched optimizer, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,12 @@ class ModelFacts:
     requires_grad: int
     unoptimized: int  # parameters that require a gradient and are in no watched optimizer
     compiled: bool = False
+    abandoned: int = 0  # that have a gradient now, are in no optimizer, and come after all that are in one
     half_norms: tuple[str, ...] = ()  # normalising layers whose statistics are FP16 or BF16: their paths
     small_eps: tuple[
         tuple[str, float], ...
     ] = ()  # modules with 16-bit parameters, and an eps that is 0 there
+    islands: tuple[str, ...] = ()  # paths of trained modules whose code says autocast(enabled=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ class Fix:
 
     `event` is where. Each of `remove` and `insert` is code without indentation; `remove` empty: `insert` goes before
     the event's line ("before"), or after it ("after"). `{scaler}`, `{optimizer}`, `{model}` stand for the user's names.
-    `{line}` in `insert` stands for the user's line itself; remove=("{line}",) takes it out.
+    `{line}` in `insert` stands for the user's line itself; remove=("{line}",) takes it out. `also` are changes of other
+    lines that belong to the same fix; `{moved}` in their `insert` stands for what this one takes out.
     """
 
     event: Event
@@ -33,6 +34,7 @@ class Fix:
     insert: tuple[str, ...] = ()
     place: str = "before"
     say: str = ""  # what to do, in words: shown with the diff, or alone where there is no line
+    also: tuple[Fix, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

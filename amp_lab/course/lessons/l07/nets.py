@@ -1,0 +1,90 @@
+"""The small network that the loops of lesson 07 train: FP32 weights, and it notes when it is called."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+IN, HIDDEN, OUT = 8, 6, 3
+Kind = Literal["plain", "batch norm", "dropout"]
+
+
+class Call(NamedTuple):
+    """Something that a loop did. `autocast` is the dtype in force; `of` says which optimizer or network, by number."""
+
+    name: str
+    autocast: torch.dtype | None = None
+    of: int = 0
+
+
+def autocast_in_force(kind: str) -> torch.dtype | None:
+    """Return autocast's dtype for devices of this kind; None where it is off."""
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+class _Note(torch.autograd.Function):
+    """Hands its input on, and notes the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, calls: list[Call]) -> torch.Tensor:
+        ctx.calls = calls
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        ctx.calls.append(Call("backward", autocast_in_force(grad.device.type)))
+        return grad, None
+
+
+class _Swell(torch.autograd.Function):
+    """Hands its input on; the gradient on the way back becomes infinite, as if it had overflowed there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * torch.inf
+
+
+class _Drop(nn.Module):
+    """Dropout whose mask is the same in every dtype."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (2.0 * (torch.rand(x.shape) > 0.5).to(x)) if self.training else x
+
+
+class Net(nn.Module):
+    """Two linear layers, `features` numbers in and `outputs` out. `swells` lets the gradients of its weights overflow.
+
+    What it does goes to `calls`, as one of several networks if it has another `number` than 0.
+    """
+
+    def __init__(
+        self, calls: list[Call], kind: Kind = "plain", features: int = IN, outputs: int = OUT, number: int = 0
+    ) -> None:
+        super().__init__()
+        self.calls, self.number, self.swells = calls, number, False
+        between: dict[Kind, nn.Module] = {"batch norm": nn.BatchNorm1d(HIDDEN), "dropout": _Drop()}
+        self.first = nn.Linear(features, HIDDEN)
+        self.between = between.get(kind, nn.Identity())
+        self.last = nn.Linear(HIDDEN, outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (examples, outputs) for (examples, features)."""
+        self.calls.append(Call("forward", autocast_in_force(x.device.type), self.number))
+        first, last = self.first.weight, self.last.weight
+        if self.swells:
+            first, last = _Swell.apply(first), _Swell.apply(last)  # type: ignore[no-untyped-call]
+        hidden = nn.functional.linear(x, first, self.first.bias)
+        hidden = torch.tanh(self.between(hidden))
+        outputs = nn.functional.linear(hidden, last, self.last.bias)
+        return _Note.apply(outputs, self.calls)  # type: ignore[no-untyped-call, no-any-return]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and note it."""
+        self.calls.append(Call("zero", None, self.number))
+        super().zero_grad(set_to_none)

@@ -1,0 +1,198 @@
+"""A training that puts somebody's loop to the test: which model, optimizer and scaler, and what happens when."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from amp_lab.course.lessons.l07.nets import IN, OUT, Call, Kind, Net
+from amp_lab.scaling.dynamic import DynamicLossScaler
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+EXAMPLES = 6
+# An error that large in the targets: its square is nothing for FP32, its gradient too much for FP16.
+_FAR = 1e6
+OptimizerKind = Literal["SGD", "Adam", "fused SGD", "fused Adam"]
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Scene(NamedTuple):
+    """One training. `plan` has a letter for each step: `c` for clean, `o` for one whose gradients overflow.
+
+    `size` multiplies the loss, and divides the learning rate. `stale` is what `.grad` is full of at first.
+    """
+
+    plan: str
+    scale: float = 2.0**10
+    optimizer: OptimizerKind = "SGD"
+    net: Kind = "plain"
+    ours: bool = False
+    interval: int = 1000
+    size: float = 1.0
+    stale: float | None = None
+    examples: int = EXAMPLES
+    seed: int = 0
+
+    @property
+    def words(self) -> str:
+        """What a sentence says of it."""
+        has: list[str] = [self.optimizer]
+        has += [] if self.net == "plain" else [self.net]
+        has += ["a small loss"] if self.size < 1 else []
+        has += ["`DynamicLossScaler`"] if self.ours else []
+        has += [f"`growth_interval={self.interval}`"] if self.interval < 1000 else []
+        has += [] if self.stale is None else [f"`.grad` full of {self.stale} before the first step"]
+        return ", ".join(has)
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make inputs and targets of a step, counted from 0."""
+        draw = torch.Generator().manual_seed(1000 * self.seed + step)
+        inputs = torch.randn(self.examples, IN, generator=draw)
+        targets = 2 * torch.randn(self.examples, OUT, generator=draw)
+        if self.plan[step] == "o":
+            targets += _FAR
+        return inputs.to(DEVICE), targets.to(DEVICE)
+
+    def loss_function(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the mean square of the error, times `size`, in FP32."""
+        return self.size * (outputs.float() - targets).square().mean()
+
+    def rate(self) -> float:
+        """Return the learning rate: weights move by some percent in each step."""
+        return 0.02 if "Adam" in self.optimizer else 0.05 / self.size
+
+
+class Bench:
+    """All that one scene needs, fresh, and what is done to it: `calls`."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.calls: list[Call] = []
+        self.net = make_net(self.calls, scene.net, scene.seed)
+        self.optimizer = make_optimizer(scene, self.net, self.calls)
+        self.scaler = make_scaler(scene, self.calls)
+        if scene.stale is not None:
+            for each in self.net.parameters():
+                each.grad = torch.full_like(each, scene.stale)
+
+    @property
+    def models(self) -> list[Net]:
+        """All networks."""
+        return [self.net]
+
+    @property
+    def all_optimizers(self) -> list[torch.optim.Optimizer]:
+        """An optimizer for each network."""
+        return [self.optimizer]
+
+    def arguments(self, step: int) -> tuple[Any, ...]:
+        """Return what the learner's function is called with in a step, counted from 0."""
+        inputs, targets = self.scene.batch(step)
+        return (self.net, self.optimizer, self.scaler, self.scene.loss_function, inputs, targets)
+
+    def state(self) -> State:
+        """Return copies of what the loop is about."""
+        return read_state(self.models, self.all_optimizers, self.scaler)
+
+
+class State(NamedTuple):
+    """Weights and what the optimizers keep, by name, and the scale."""
+
+    tensors: dict[str, torch.Tensor]
+    scale: float
+    clean_steps: int
+
+
+def read_state(nets: list[Net], optimizers: list[torch.optim.Optimizer], scaler: Any) -> State:
+    """Return copies of weights, buffers, momenta and of the scale with its count of clean steps."""
+    names = ("model",) if len(nets) == 1 else ("encoder", "head")
+    tensors: dict[str, torch.Tensor] = {}
+    for name, net in zip(names, nets, strict=True):
+        tensors |= {f"{name}.{key}": value.detach().clone() for key, value in net.state_dict().items()}
+    for name, net, optimizer in zip(names, nets, optimizers, strict=True):
+        rates = [group["lr"] for group in optimizer.param_groups]
+        tensors[f"learning rate of {name}"] = torch.tensor(rates, dtype=torch.float64)
+        tensors[f"training mode of {name}"] = torch.tensor(float(net.training))
+        for key, each in net.named_parameters():
+            kept = optimizer.state.get(each, {})
+            tensors |= {
+                f"{kind} of {name}.{key}": value.detach().clone()
+                for kind, value in kept.items()
+                if isinstance(value, torch.Tensor)
+            }
+    saved = scaler.state_dict()
+    return State(tensors, scaler.get_scale(), saved.get("_growth_tracker", 0))
+
+
+def make_net(
+    calls: list[Call], kind: Kind, seed: int, features: int = IN, outputs: int = OUT, number: int = 0
+) -> Net:
+    """Make a network with the weights that belong to `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed + 7)
+        return Net(calls, kind, features, outputs, number).to(DEVICE)
+
+
+def make_optimizer(scene: Scene, net: Net, calls: list[Call], number: int = 0) -> torch.optim.Optimizer:
+    """Make the optimizer of a network; it notes what is asked of it."""
+    kinds: dict[str, Any] = {
+        "SGD": functools.partial(torch.optim.SGD, momentum=0.9),
+        "fused SGD": functools.partial(torch.optim.SGD, momentum=0.9, fused=True),
+        "Adam": torch.optim.Adam,
+        "fused Adam": functools.partial(torch.optim.Adam, fused=True),
+    }
+    optimizer: Any = kinds[scene.optimizer](net.parameters(), lr=scene.rate())
+
+    def zero_grad(set_to_none: bool = True) -> None:
+        calls.append(Call("zero", None, number))
+        type(optimizer).zero_grad(optimizer, set_to_none)
+
+    optimizer.zero_grad = zero_grad
+    optimizer.register_step_pre_hook(lambda *_: calls.append(Call("runs", None, number)))
+    optimizer.number = number
+    return optimizer  # type: ignore[no-any-return]
+
+
+def make_scaler(scene: Scene, calls: list[Call]) -> Any:
+    """Make a scaler that notes what is asked of it."""
+    if scene.ours:
+        scaler = _noting(DynamicLossScaler)(scene.scale, growth_interval=scene.interval)
+    else:
+        kind = _noting(torch.amp.GradScaler)
+        scaler = kind(DEVICE.type, init_scale=scene.scale, growth_interval=scene.interval)
+    scaler.calls = calls
+    return scaler
+
+
+@functools.cache
+def _noting(kind: Any) -> Any:
+    """Return a class of scalers that does what `kind` does, and adds it to `self.calls`."""
+
+    class Noting(kind):  # type: ignore[misc]
+        calls: list[Call]
+
+        def scale(self, outputs: Any) -> Any:
+            self.calls.append(Call("scale"))
+            return super().scale(outputs)
+
+        def unscale_(self, optimizer: Any) -> Any:
+            if self.calls[-1].name != "step":  # which unscales by itself, if nobody did
+                self.calls.append(Call("unscale", None, optimizer.number))
+            return super().unscale_(optimizer)
+
+        def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self.calls.append(Call("step", None, optimizer.number))
+            try:
+                return super().step(optimizer, *args, **kwargs)
+            finally:
+                self.calls.append(Call("stepped", None, optimizer.number))
+
+        def update(self, *args: Any, **kwargs: Any) -> Any:
+            self.calls.append(Call("update"))
+            return super().update(*args, **kwargs)
+
+    Noting.__name__ = Noting.__qualname__ = kind.__name__
+    return Noting

@@ -1,0 +1,129 @@
+"""From what a step did to the mistake behind it.
+
+Whether a step is right is seen in weights, scale and momenta. What is wrong with it is asked from the watcher first
+(`amp_lab.watch` looks on while the learner's code runs), then from what the exercise knows of, then from the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from amp_lab.course.judging.expect import Mistake
+from amp_lab.course.lessons.l07 import basics
+from amp_lab.course.lessons.l07.trials import RTOL, Trial, difference
+from amp_lab.watching.report import Diagnosis
+from amp_lab.watching.rules.rule import Severity
+
+# What PyTorch says, and what it means; None: the calls tell.
+_ERRORS: tuple[tuple[str, str | None], ...] = (
+    ("unscale_() has already been called", "unscales-twice"),
+    ("unscale_() is being called after step()", "unscales-late"),
+    ("step() has already been called", "stepped-twice"),
+    ("_scale is None", None),
+    ("No inf checks were recorded", None),  # for this optimizer, or prior to update
+)
+SAYS = basics.SAYS | {
+    "unscales-twice": "`unscale_` was called twice for one optimizer in one step.",
+    "unscales-late": "`unscale_` was called after the step.",
+}
+# The watcher's rules, and what exercise 7.1 calls the same.
+_RULES = {
+    "zero-grad-missing": "stale-counts",
+    "zero-grad-skipped": "stale-counts",
+    "zero-grad-before-step": "cleared-too-early",
+    "fp16-without-scaler": "not-scaled",
+    "scaled-loss-unused": "not-scaled",
+    "step-without-scale": "not-scaled",
+    "unscaled-backward": "not-scaled",
+    "optimizer-step-as-well": "stepped-twice",
+    "step-twice": "stepped-twice",
+    "update-before-step": "update-first",
+    "update-missing": "no-update",
+    "update-twice": "update-twice",
+    "unscale-twice": "unscales-twice",
+    "forward-outside-region": "no-autocast",
+    "scaler-without-autocast": "no-autocast",
+    "scaler-with-bf16": "bf16-region",
+}
+Explain = Callable[[Trial, dict[str, Any]], None]
+
+
+def expect_step(
+    trial: Trial,
+    explain: Explain,
+    otherwise: str,
+    *,
+    rules: Mapping[str, str] = MappingProxyType({}),
+    passes: int = 1,
+    optimizers: int = 1,
+    rtol: float = RTOL,
+    by_name: bool = False,
+) -> None:
+    """Raise `Mistake` unless a step did what it should to weights, scale and momenta, and in the right way.
+
+    `rules` maps rules of the watcher to diagnoses of the exercise. `explain` gets the trial and what a sentence shows;
+    it raises what else the exercise is about. Then the order of calls is looked at: its faults are diagnoses by their
+    own names with `by_name`, else one called `basics` with `says`. An error of which nothing is known passes.
+    """
+    counts = {"passes": passes, "optimizers": optimizers}
+    certain = basics.certain_fault(trial.calls, **counts)
+    far = difference(trial, rtol)
+    if far is None and certain is None and not trial.error:
+        return
+    found = _known_error(trial, counts) if trial.error else basics.fault(trial.calls, passes, optimizers)
+    watcher = first_words(trial)
+    observed: dict[str, Any] = {"call": trial.call, "watcher": f" {in_quotes(watcher)}" if watcher else ""}
+    observed |= {"place": "an error", "got": f"`{trial.error}`", "want": "none"} if trial.error else far or {}
+    if certain in ("no-autocast", "bf16-region") or (certain and far is None):
+        raise _basic(certain, observed, trial, by_name=by_name)
+    root = watcher.id if watcher else ""
+    if root in rules:
+        raise Mistake(rules[root], **observed)
+    explain(trial, observed)
+    if root in _RULES:
+        raise _basic(_RULES[root], observed, trial, by_name=by_name)
+    if found is not None:
+        raise _basic(found, observed, trial, by_name=by_name)
+    if not trial.error:
+        raise Mistake(otherwise, **observed)
+
+
+def first_words(trial: Trial) -> Diagnosis | None:
+    """Return the watcher's first root cause, if it has found that something is wrong."""
+    roots = trial.watched().diagnoses
+    return next((each for each in roots if each.severity > Severity.NOTE and each.id != "raised"), None)
+
+
+def in_quotes(diagnosis: Diagnosis) -> str:
+    """Return what the watcher says."""
+    return f"The watcher says: *{diagnosis.sentence}*"
+
+
+def _known_error(trial: Trial, counts: dict[str, int]) -> str | None:
+    for part, name in _ERRORS:
+        if part in trial.error:
+            ended = "prior to update" in trial.error
+            return name or basics.fault(trial.calls, counts["passes"], counts["optimizers"], ended=ended)
+    return None
+
+
+def _basic(name: str, observed: dict[str, Any], trial: Trial, *, by_name: bool) -> Mistake:
+    """Return the mistake; where the weights do not show it, what is shown is the order of calls."""
+    if "got" not in observed:
+        place, got, want = _seen(name, trial)
+        observed = observed | {"place": place, "got": got, "want": want}
+    return Mistake(name, **observed) if by_name else Mistake("basics", **observed, says=SAYS[name])
+
+
+def _seen(name: str, trial: Trial) -> tuple[str, str, str]:
+    forwards = [each for each in trial.calls if each.name == "forward"]
+    if name == "forward-twice":
+        return "the number of calls of the model", str(len(forwards)), "one for each batch"
+    if name == "backward-inside":
+        return "autocast, during the backward pass,", "on", "off"
+    dtype = next(each.autocast for each in forwards if each.autocast != torch.float16)
+    return "autocast, during the forward pass,", "off" if dtype is None else f"`{dtype}`", "`torch.float16`"

@@ -1,0 +1,120 @@
+"""What is handed to a watch, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from amp_lab.watching.recording.attributes import attribute
+from amp_lab.watching.recording.scalers import is_scaler
+
+
+def as_models(value: Any) -> list[nn.Module]:
+    """Return the models in what was given.
+
+    Raises:
+        TypeError: if there is something else, or none.
+    """
+    models = _several(value, nn.Module)
+    for each in models:
+        if isinstance(each, type):
+            raise TypeError(
+                f"model: give the model itself, not its class {each.__name__}: watch(model, optimizer)"
+            )
+        if isinstance(each, torch.optim.Optimizer):
+            raise TypeError("model: this is an optimizer; the order is watch(model, optimizer, scaler)")
+        if not isinstance(each, nn.Module):
+            raise TypeError(f"model: a torch.nn.Module, or a list of some, not {_said(each)}")
+    if not models:
+        raise TypeError("model: there is none in it; give the model that is trained")
+    return _each_once(models)
+
+
+def as_optimizers(value: Any) -> list[Any]:
+    """Return the optimizers in what was given.
+
+    Raises:
+        TypeError: if there is something else, or none.
+    """
+    optimizers = _several(value, torch.optim.Optimizer)
+    for each in optimizers:
+        if isinstance(each, type):
+            name = each.__name__
+            raise TypeError(
+                f"optimizer: give the optimizer itself, not its class: {name}(model.parameters(), …)"
+            )
+        if is_scaler(each):
+            raise TypeError("optimizer: this is a scaler; the order is watch(model, optimizer, scaler)")
+        if not _is_optimizer(each):
+            raise TypeError(f"optimizer: a torch.optim.Optimizer, or a list of some, not {_said(each)}")
+    if not optimizers:
+        raise TypeError("optimizer: there is none in it; give the optimizer that trains the model")
+    return _each_once(optimizers)
+
+
+def _is_optimizer(value: Any) -> bool:
+    groups = attribute(value, "param_groups", None)
+    return isinstance(groups, list) and all(
+        callable(attribute(value, name, None)) for name in ("step", "zero_grad")
+    )
+
+
+def as_scalers(value: Any) -> list[Any]:
+    """Return the scalers in what was given; None: there is none to name.
+
+    Raises:
+        TypeError: if there is something else.
+    """
+    scalers = [] if value is None else _several(value, object)
+    for each in scalers:
+        if isinstance(each, type):
+            raise TypeError(f"scaler: give the scaler itself, not its class {each.__name__}")
+        if isinstance(each, int | float):
+            raise TypeError(
+                f"scaler: a torch.amp.GradScaler, not the number {each!r}; a loss scale is given to the scaler: "
+                "GradScaler(device, init_scale=…)"
+            )
+        if not is_scaler(each):
+            raise TypeError(
+                f"scaler: an object with scale, step and update, such as a GradScaler, not {_said(each)}"
+            )
+    return _each_once(scalers)
+
+
+def as_schedulers(value: Any) -> list[Any]:
+    """Return the schedulers in what was given.
+
+    Raises:
+        TypeError: if something there has no `step`.
+    """
+    schedulers = [] if value is None else _several(value, object)
+    for each in schedulers:
+        if isinstance(each, type) or not callable(attribute(each, "step", None)):
+            raise TypeError(f"schedulers: objects with a step, not {_said(each)}")
+    return _each_once(schedulers)
+
+
+def _several(value: Any, kind: type) -> list[Any]:
+    """Return one thing as a list of one; several as they are. A model may be iterable itself."""
+    if kind is not object and isinstance(value, kind):
+        return [value]
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    return (
+        list(value) if isinstance(value, Iterable) and not isinstance(value, str | torch.Tensor) else [value]
+    )
+
+
+def _each_once(values: list[Any]) -> list[Any]:
+    return list({id(each): each for each in values}.values())
+
+
+def _said(value: object) -> str:
+    name = type(value).__name__
+    return f"the function {value.__name__}" if isinstance(value, FunctionType) else f"a {name}"

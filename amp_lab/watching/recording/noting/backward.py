@@ -1,0 +1,124 @@
+"""Backward passes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from amp_lab.watching.recording.events import Backward
+from amp_lab.watching.recording.noting.tensors import tensors_in
+from amp_lab.watching.recording.numbers import finite
+from amp_lab.watching.recording.recorder import Noting, Outcome, Recorder
+from amp_lab.watching.recording.scaled import NOT_MADE, Making, ScaledLoss, making
+
+
+def install(recorder: Recorder) -> None:
+    # Tensor.backward looks the function up here at each call, so its calls are seen, too.
+    recorder.around(torch.autograd, "backward", "backward", backward)
+    recorder.around(torch.autograd, "grad", "backward", grad)
+
+
+def backward(recorder: Recorder, tensors: Any, *args: Any, **kwargs: Any) -> Noting:
+    if _is_inner(recorder):
+        return
+    losses = _begun(recorder, tensors)
+    create = bool(kwargs.get("create_graph", args[2] if len(args) > 2 else False))
+    recorder.look("before_backward")
+    before, marks = recorder.states.all(), recorder.states.marks()
+    origin = _origin(recorder, losses)
+    outcome = yield from _counted(recorder)
+    touched = recorder.states.written(marks)
+    scaled = origin.scaled
+    if not (touched or scaled or _concerns(recorder)):
+        return
+    for optimizer in touched:
+        recorder.states.add_gradients(optimizer, None if scaled is None else scaled.factor)
+    _note(recorder, "backward", losses, origin, create, before, touched, outcome)
+    recorder.look("after_backward")
+
+
+def grad(recorder: Recorder, outputs: Any, *args: Any, **kwargs: Any) -> Noting:
+    if _is_inner(recorder):
+        return
+    losses = _begun(recorder, outputs)
+    create = bool(kwargs.get("create_graph", args[3] if len(args) > 3 else False))
+    origin = _origin(recorder, losses)
+    outcome = yield from _counted(recorder)
+    scaled = origin.scaled
+    if not (scaled or _concerns(recorder)):
+        return
+    recorder.states.taken = None if scaled is None else scaled.factor
+    _note(recorder, "grad", losses, origin, create, recorder.states.all(), (), outcome)
+
+
+def _is_inner(recorder: Recorder) -> bool:
+    """Return whether it is called by another backward pass, which PyTorch may run in a thread of its own."""
+    return recorder.backwards > 0 and isinstance(threading.current_thread(), threading._DummyThread)
+
+
+def _concerns(recorder: Recorder) -> bool:
+    """Return whether a pass that wrote to no watched gradient may be of a watched model all the same."""
+    return recorder.fresh or not recorder.history.counts["Forward"]
+
+
+def _begun(recorder: Recorder, tensors: Any) -> list[torch.Tensor]:
+    recorder.opens()
+    recorder.settle(range(len(recorder.optimizers)))
+    return list(tensors_in(tensors))
+
+
+def _counted(recorder: Recorder) -> Any:
+    recorder.backwards += 1
+    outcome = yield
+    recorder.backwards -= 1
+    return outcome
+
+
+class _Origin(NamedTuple):
+    """Where a loss came from: the scaled loss that it is, or was computed from, and how the loss itself was made."""
+
+    scaled: ScaledLoss | None
+    exactly: bool
+    making: Making
+
+
+def _origin(recorder: Recorder, losses: list[torch.Tensor]) -> _Origin:
+    """Return where losses came from. To be asked before the backward pass, which frees what the graph has saved."""
+    exact = [recorder.scaled.exactly(each) for each in losses]
+    if exact and exact[0] is not None and None not in exact:
+        return _Origin(exact[0], True, exact[0].making)
+    found = (each or recorder.scaled.behind(loss) for each, loss in zip(exact, losses, strict=True))
+    scaled = next((each for each in found if each is not None), None)
+    return _Origin(scaled, scaled is None, making(losses[0]) if losses else NOT_MADE)
+
+
+def _note(
+    recorder: Recorder,
+    how: Literal["backward", "grad"],
+    losses: list[torch.Tensor],
+    origin: _Origin,
+    create_graph: bool,
+    before: Any,
+    touched: tuple[int, ...],
+    outcome: Outcome,
+) -> None:
+    scaled = origin.scaled
+    recorder.emit(
+        Backward,
+        subject=("optimizer", touched[0] if touched else 0),
+        how=how,
+        losses=tuple([recorder.scaled.number(each) for each in losses]),
+        loss_dtype=losses[0].dtype if losses else torch.get_default_dtype(),
+        finite=finite(losses),
+        scaled_by=None if scaled is None else scaled.scaler,
+        exactly=origin.exactly,
+        scale=None if scaled is None else scaled.scale,
+        create_graph=create_graph,
+        before=before,
+        after=recorder.states.all(),
+        touched=touched,
+        raised=outcome.error is not None,
+        **origin.making._asdict(),
+    )

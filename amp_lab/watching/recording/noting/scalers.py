@@ -1,0 +1,262 @@
+"""Calls of loss scalers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from amp_lab.scaling.scaler import LossScaler
+from amp_lab.watching.recording import scalers
+from amp_lab.watching.recording.events import (
+    Scaled,
+    ScaleRead,
+    ScalerMade,
+    StateLoaded,
+    StateTaken,
+    Stepped,
+    Unscaled,
+    Updated,
+)
+from amp_lab.watching.recording.later import Later
+from amp_lab.watching.recording.noting.tensors import tensors_in
+from amp_lab.watching.recording.numbers import finite, later, number, rates
+from amp_lab.watching.recording.patches import defining, with_subclasses
+from amp_lab.watching.recording.recorder import Noting, Recorder
+from amp_lab.watching.recording.scaled import FEW, ScaledLoss, making
+from amp_lab.watching.recording.threads import Asked
+
+
+def install(recorder: Recorder) -> None:
+    known = with_subclasses(torch.amp.grad_scaler.GradScaler) + with_subclasses(LossScaler)
+    given = [type(each) for each in recorder.given_scalers]
+    classes = dict.fromkeys(
+        above for kind in (*known, *given) for above in reversed(kind.__mro__) if above is not object
+    )
+    calls: dict[str, Callable[..., Noting]] = {
+        "scale": scale,
+        "unscale_": unscale,
+        "step": step,
+        "update": update,
+        "get_scale": get_scale,
+        "state_dict": state_dict,
+        "load_state_dict": load_state_dict,
+    }
+    for kind in classes:
+        for name, noting in calls.items():
+            if kind in defining(kind, name)[:1]:
+                recorder.around(kind, name, f"scaler.{name}", noting)
+    for kind in known:
+        if "__init__" in vars(kind):
+            recorder.around(kind, "__init__", "scaler made", made)
+
+
+def made(recorder: Recorder, scaler: Any, *args: Any, **kwargs: Any) -> Noting:
+    outcome = yield
+    if outcome.error is not None:
+        return
+    asked = _arguments(type(scaler), args, kwargs)
+    index = recorder.add_scaler(scaler, asked=asked)
+    recorder.emit(ScalerMade, scaler=index, enabled=scalers.is_enabled(scaler), kind=type(scaler).__name__)
+
+
+def _arguments(kind: type, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name."""
+    function = inspect.unwrap(kind.__init__)  # type: ignore[misc]  # any class's
+    return dict(inspect.signature(function).bind(None, *args, **kwargs).arguments)
+
+
+def scale(recorder: Recorder, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Noting:
+    if not recorder.concerns(scaler):
+        return
+    recorder.opens()
+    # PyTorch returns a generator's results as they are asked for: it is not taken from here.
+    given = list(tensors_in(outputs)) if isinstance(outputs, torch.Tensor | list | tuple) else []
+    already = [recorder.scaled.exactly(each) or recorder.scaled.behind(each, FEW) for each in given]
+    outcome = yield
+    recorder.last_scaler = scaler
+    if outcome.error is not None:
+        return
+    results = list(tensors_in(outcome.result)) if given else []
+    index, value = recorder.scaler(scaler), recorder.scale_of(scaler)
+    factor, now = recorder.factor(scaler, index, value), Later(float, value)
+    for loss, result, before in zip(given, results, already, strict=False):
+        made = making(loss)
+        recorder.scaled.remember(result, ScaledLoss(index, now, factor, made))
+        recorder.emit(
+            Scaled,
+            subject=("scaler", index),
+            scaler=index,
+            dtype=loss.dtype,
+            shape=tuple(loss.shape),
+            scale=now,
+            finite=finite([loss]),
+            result=recorder.scaled.number(result),
+            result_dtype=result.dtype,
+            given=recorder.scaled.number(loss),
+            again=None if before is None or before.factor is None else before.scaler,
+            **made._asdict(),
+        )
+
+
+def unscale(recorder: Recorder, scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Noting:
+    index = recorder.optimizer(optimizer)
+    if index is None:
+        return
+    recorder.trained.add(recorder.scaler(scaler))
+    recorder.settle([index])
+    by_step = recorder.here.asked is not None
+    before, value = recorder.states.of(index), recorder.scale_of(scaler)
+    recorder.look("before_unscale", index, by_step)
+    outcome = yield
+    recorder.last_scaler = scaler
+    raised = outcome.error is not None
+    if not raised and scalers.is_enabled(scaler):
+        recorder.states.unscale(index)
+    found = None if raised else _quiet_found(scaler, optimizer)
+    recorder.emit(
+        Unscaled,
+        subject=("optimizer", index),
+        scaler=recorder.scaler(scaler),
+        optimizer=index,
+        before=before,
+        scale=Later(float, value),
+        found_inf=None if found is None else Later(_is_positive, found),
+        by_step=by_step,
+        raised=raised,
+    )
+
+
+def _is_positive(value: float) -> bool:
+    return value > 0
+
+
+def _quiet_found(scaler: Any, optimizer: Any) -> float | torch.Tensor | None:
+    return scalers.found_inf(scaler, optimizer) if scalers.is_enabled(scaler) else None
+
+
+def step(recorder: Recorder, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Noting:
+    index = recorder.optimizer(optimizer)
+    if index is None:
+        return
+    recorder.trained.add(recorder.scaler(scaler))
+    recorder.settle([index])
+    here, states = recorder.here, recorder.states
+    fields = about_step(recorder, index, optimizer, args, kwargs)
+    value, enabled = recorder.scale_of(scaler), scalers.is_enabled(scaler)
+    recorder.look("before_step", index)
+    asked, outside = Asked(index), here.asked
+    here.asked = asked
+    outcome = yield
+    here.asked = outside
+    recorder.last_scaler = scaler
+    raised = outcome.error is not None
+    if enabled and not raised:
+        states.unscale(index)
+    skipped = _skipped(scaler, optimizer, asked, enabled) if not raised else False
+    recorder.steps.asked(index)
+    recorder.skip(skipped)
+    recorder.emit(
+        Stepped,
+        subject=("optimizer", index),
+        scaler=recorder.scaler(scaler),
+        skipped=Later(_is_positive, skipped),
+        ran=asked.ran,
+        scale=Later(float, value),
+        raised=raised,
+        **fields,
+    )
+    recorder.look("after_step", index)
+    if recorder.steps.ended:
+        recorder.end_step()
+
+
+def about_step(recorder: Recorder, index: int, optimizer: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return what is known of a step before it is made, by the fields of the event."""
+    closure = kwargs.get("closure", args[0] if args else None)
+    lr = rates(optimizer.param_groups)
+    recorder.see_rates(index, lr)
+    return {
+        "optimizer": index,
+        "state": recorder.states.of(index),
+        "fused": scalers.is_fused(optimizer),
+        "closure": callable(closure),
+        "parameters": len(recorder.states.parameters(index)),
+        "with_gradient": recorder.states.with_gradient(index),
+        "rates": lr,
+    }
+
+
+def _skipped(scaler: Any, optimizer: Any, asked: Asked, enabled: bool) -> float | torch.Tensor:
+    """Return whether the scaler has left the step out: above 0 if so."""
+    if not enabled:
+        return 0.0
+    if scalers.is_fused(optimizer):
+        found = asked.found_inf if asked.found_inf is not None else scalers.found_inf(scaler, optimizer)
+        return 0.0 if found is None else number(found)
+    return float(not asked.ran)
+
+
+def update(recorder: Recorder, scaler: Any, *args: Any, **kwargs: Any) -> Noting:
+    if not recorder.concerns(scaler):
+        return
+    index, before = recorder.scaler(scaler), recorder.scale_of(scaler)
+    given = kwargs.get("new_scale", args[0] if args else None) is not None
+    outcome = yield
+    recorder.last_scaler = scaler
+    after = recorder.scale_of(scaler)
+    recorder.eras[index] += 1
+    if index == 0 and scalers.is_enabled(scaler):
+        recorder.history.scale(recorder.steps.now, before, after)
+    recorder.emit(
+        Updated,
+        subject=("scaler", index),
+        scaler=index,
+        before=Later(float, before),
+        after=Later(float, after),
+        given=given,
+        raised=outcome.error is not None,
+    )
+    if outcome.error is None and not recorder.steps.ended:
+        recorder.steps.end()
+        recorder.end_step()
+
+
+def get_scale(recorder: Recorder, scaler: Any) -> Noting:
+    if not (
+        recorder.concerns(scaler) and recorder.places.is_users_call()
+    ):  # state_dict and pickle read it, too
+        return
+    outcome = yield
+    if outcome.error is None:
+        index = recorder.scaler(scaler)
+        recorder.emit(ScaleRead, subject=("scaler", index), scaler=index, scale=later(outcome.result))
+
+
+def state_dict(recorder: Recorder, scaler: Any, *_: Any, **__: Any) -> Noting:
+    outcome = yield
+    if outcome.error is None:
+        index, states = recorder.scaler(scaler), recorder.states.all()
+        recorder.emit(
+            StateTaken,
+            subject=("scaler", index),
+            of="scaler",
+            index=index,
+            state=states,
+            empty=not outcome.result,
+        )
+
+
+def load_state_dict(recorder: Recorder, scaler: Any, state: Any, *_: Any, **__: Any) -> Noting:
+    outcome = yield
+    index = recorder.scaler(scaler)
+    recorder.emit(
+        StateLoaded,
+        subject=("scaler", index),
+        of="scaler",
+        index=index,
+        empty=not state,
+        raised=outcome.error is not None,
+    )
