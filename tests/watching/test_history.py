@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 import torch
 from torch import nn
 
@@ -94,6 +95,7 @@ def a_loop():
     return model, optimizer, scaler, step
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_over_five_thousand_steps():
     model, optimizer, scaler, step = a_loop()
     with watch(model, optimizer, scaler) as seen:

@@ -89,8 +89,9 @@ def test_the_worst_come_first_consequences_counted_then_what_began_first():
         found("early", at(2)),
         found("harmless", at(1), explains=("bad",), severity=NOTE),
         found("bad", at(5)),
+        found("risk", at(1), severity=RISK),
     )
-    assert list(order) == ["early", "late", "harmless", "note"]
+    assert list(order) == ["early", "late", "harmless", "risk", "note"]
     own = Found(rule("a"), Finding("a.", (), severity=NOTE))
     assert own.severity == NOTE
 

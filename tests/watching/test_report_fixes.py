@@ -137,6 +137,9 @@ def test_the_nearest_of_several_is_taken(tmp_path):
     )
     after = patched(change(fix, text).diff, text, tmp_path)
     assert after == text.replace("zero_grad()", "zero_grad(set_to_none=True)", 1)
+    text = LOOP + "        opt.zero_grad()\n"
+    after = patched(change(fix, text).diff, text, tmp_path)
+    assert after == LOOP + "        opt.zero_grad(set_to_none=True)\n"
 
 
 def test_an_expression_in_the_line_is_replaced_by_another(tmp_path):
@@ -296,6 +299,7 @@ def test_names_come_from_the_frame_then_from_events_beside_it_then_are_the_plain
     ("event", "code", "expected"),
     [
         (stepped(names=()), "self.amp.step(self.opts[0])", "self.amp(self.opts[0])"),
+        (stepped(), "self.amp.step(self.opts[0])", "self.amp(self.opts[0])"),
         (stepped(names=(), scaler=None), "self.opts['g'].step()", "scaler(self.opts['g'])"),
         (
             seen.Updated(scaler=0, before=None, after=None),

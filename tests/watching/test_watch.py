@@ -156,10 +156,13 @@ def test_report_in_the_middle(loop):
 
 
 def test_an_exception_passes_and_gets_the_diagnosis_as_a_note(loop):
-    with pytest.raises(RuntimeError, match="already been called") as caught, loop.watch() as seen:
+    def train():
         loop.scaler.scale(loop.model(loop.x).mean()).backward()
         loop.scaler.step(loop.optimizer)
         loop.scaler.step(loop.optimizer)
+
+    with pytest.raises(RuntimeError, match="already been called") as caught, loop.watch() as seen:
+        train()
     assert any("twice" in note for note in caught.value.__notes__)
     raised = next(seen.run.of(Raised))
     assert raised.kind == "RuntimeError"
