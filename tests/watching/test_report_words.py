@@ -8,7 +8,7 @@ import torch
 
 from amp_lab.autocast.records import Source
 from amp_lab.watching.recording.later import Later
-from amp_lab.watching.report.words import (
+from amp_lab.watching.words import (
     in_words,
     line_in_words,
     listed,

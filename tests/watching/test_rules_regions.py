@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import amp_lab
 from amp_lab.watching.recording.islands import islands
 from amp_lab.watching.rules import RULES, Severity
-from amp_lab.watching.rules.without_grad import FIXED_IN, cached_without_grad, version_of_torch
+from amp_lab.watching.rules.regions.without_grad import FIXED_IN, cached_without_grad, version_of_torch
 from tests.watching.autocast_state import reset_autocast
 
 FP16, BF16 = torch.float16, torch.bfloat16

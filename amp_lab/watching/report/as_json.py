@@ -9,7 +9,7 @@ import torch
 from amp_lab.autocast.messages.users_code import readable
 from amp_lab.autocast.records import Source
 from amp_lab.watching.report import summary
-from amp_lab.watching.report.words import in_words, shortened
+from amp_lab.watching.words import in_words, shortened
 
 if TYPE_CHECKING:
     from amp_lab.watching.report.diagnosis import Diagnosis

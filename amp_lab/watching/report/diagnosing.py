@@ -13,9 +13,9 @@ from amp_lab.watching.report.causes import RAISED, Found, trees
 from amp_lab.watching.report.diagnosis import Diagnosis
 from amp_lab.watching.report.fixes import change_of
 from amp_lab.watching.report.report import Report
-from amp_lab.watching.report.words import LONG, in_words, place_in_words, shortened, steps_in_words
 from amp_lab.watching.rules import RULES
 from amp_lab.watching.rules.rule import Finding, Rule
+from amp_lab.watching.words import LONG, in_words, place_in_words, shortened, steps_in_words
 
 STRICT: Final = "AMP_LAB_STRICT_RULES"  # set by tests: a rule that fails is not to be passed over
 

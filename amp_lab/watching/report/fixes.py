@@ -18,8 +18,8 @@ from amp_lab.watching.recording.run import Run
 from amp_lab.watching.report.edits import Edit, Misfit, Statement, applied, edits_of, parses
 from amp_lab.watching.report.names import Names
 from amp_lab.watching.report.source import Code, code_of
-from amp_lab.watching.report.words import LONG, shortened
 from amp_lab.watching.rules.rule import Fix
+from amp_lab.watching.words import LONG, shortened
 
 _CONTEXT: Final = 1  # lines around a change
 

@@ -11,9 +11,11 @@ from typing import NamedTuple
 from amp_lab.view.words import paragraph
 from amp_lab.watching.report.html import page, prose, word
 from amp_lab.watching.report.text import WORDS
-from amp_lab.watching.report.words import counted
 from amp_lab.watching.rules import RULES
 from amp_lab.watching.rules.rule import Rule
+from amp_lab.watching.words import counted
+
+_RULES = "amp_lab.watching.rules"
 
 
 class Row(NamedTuple):
@@ -41,7 +43,7 @@ class RulesTable:
         )
 
     def families(self) -> dict[str, list[Rule]]:
-        """Return the rules by what they are about: the first sentence of the module that they stand in."""
+        """Return the rules by what they are about: the first sentence of the folder that they stand in."""
         found: dict[str, list[Rule]] = {}
         for rule in self.rules:
             found.setdefault(_family(rule), []).append(rule)
@@ -79,6 +81,9 @@ def rules_table() -> RulesTable:
 
 
 def _family(rule: Rule) -> str:
-    module = sys.modules.get(rule.look.__module__)
-    first = ((module.__doc__ if module else None) or rule.look.__module__).strip().split("\n\n")[0]
+    name = rule.look.__module__
+    folder = name.rpartition(".")[0]
+    # A rule in no family, such as `raised`, and one of somebody else's, is told by its own module.
+    module = sys.modules.get(name if folder == _RULES else folder) or sys.modules.get(name)
+    first = ((module.__doc__ if module else None) or name).strip().split("\n\n")[0]
     return " ".join(first.split())

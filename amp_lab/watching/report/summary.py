@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from amp_lab.watching.recording.events import Backward, Updated
 from amp_lab.watching.recording.run import Run
-from amp_lab.watching.report.words import LONG, counted, in_words, listed, read, shortened, steps_in_words
 from amp_lab.watching.rules.rule import Severity
+from amp_lab.watching.words import LONG, counted, in_words, listed, read, shortened, steps_in_words
 
 if TYPE_CHECKING:
     from amp_lab.watching.report.report import Report

@@ -10,8 +10,8 @@ from amp_lab.autocast.records import Source
 from amp_lab.view.words import PRINTED, name_in_words, paragraph
 from amp_lab.watching.report import summary
 from amp_lab.watching.report.fixes import Change
-from amp_lab.watching.report.words import line_in_words, place_in_words, shortened
 from amp_lab.watching.rules.rule import Severity
+from amp_lab.watching.words import line_in_words, place_in_words, shortened
 
 if TYPE_CHECKING:
     from amp_lab.watching.report.diagnosis import Diagnosis

@@ -15,8 +15,8 @@ from amp_lab.view.words import name_in_words
 from amp_lab.watching.report import summary
 from amp_lab.watching.report.fixes import Change
 from amp_lab.watching.report.text import WORDS
-from amp_lab.watching.report.words import line_in_words, place_in_words
 from amp_lab.watching.rules.rule import Severity
+from amp_lab.watching.words import line_in_words, place_in_words
 
 if TYPE_CHECKING:
     from amp_lab.watching.report.diagnosis import Diagnosis

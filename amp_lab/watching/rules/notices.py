@@ -9,7 +9,7 @@ from typing import Any
 from amp_lab.watching.recording.events import Backward, Event, Noticed, ScaleRead, Stepped
 from amp_lab.watching.recording.later import Later
 from amp_lab.watching.recording.run import Run
-from amp_lab.watching.report.words import counted, read, steps_in_words
+from amp_lab.watching.words import counted, read, steps_in_words
 
 Seen = dict[str, Any]  # the numbers of one call
 

@@ -19,7 +19,7 @@ from amp_lab.watching.recording.events import (
 )
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.report.names import Names
-from amp_lab.watching.report.words import counted, in_words
+from amp_lab.watching.words import counted, in_words
 
 E = TypeVar("E", bound=Event)
 

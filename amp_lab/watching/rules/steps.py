@@ -10,8 +10,8 @@ import torch
 
 from amp_lab.watching.recording.events import Backward, Event, Forward, Scaled, Stepped, Updated
 from amp_lab.watching.recording.run import E, Run
-from amp_lab.watching.report.words import read, steps_in_words
 from amp_lab.watching.rules.rule import Fix
+from amp_lab.watching.words import read, steps_in_words
 
 REGULAR: Final = 0.8  # of all steps: what happens in so many of them is meant to happen in each
 FEW: Final = 3  # steps: with fewer nobody can tell what is regular

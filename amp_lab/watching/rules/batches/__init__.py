@@ -1,0 +1,1 @@
+"""Several micro-batches for one step, several optimizers with one scaler."""

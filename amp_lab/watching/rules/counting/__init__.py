@@ -1,0 +1,1 @@
+"""What counts steps, and counts those that were skipped, too: schedulers, averages, sums."""

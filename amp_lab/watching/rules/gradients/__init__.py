@@ -1,0 +1,1 @@
+"""What becomes of gradients between the backward pass and the step."""

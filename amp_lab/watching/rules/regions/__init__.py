@@ -1,0 +1,1 @@
+"""Autocast's regions: what is in them, and what should not be."""

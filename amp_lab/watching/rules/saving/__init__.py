@@ -1,0 +1,1 @@
+"""What a checkpoint holds, and what is brought back."""

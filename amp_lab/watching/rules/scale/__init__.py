@@ -1,0 +1,1 @@
+"""The scaler and its scale, through a run."""
