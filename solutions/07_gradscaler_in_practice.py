@@ -875,12 +875,13 @@ print(torch.amp.GradScaler(device).state_dict())
 # %% [markdown]
 # ### Exercise 7.7 · Save and resume
 #
-# Fill in two methods. `save(path)` writes one file. `load(path)`, called on a `Checkpoint` of *new* objects, in another
-# process, brings them to where the old ones were: a run that goes on from there does in every bit what the old one would have
-# done.
+# Fill in two methods. `save(path)` writes one file; `path` is a `pathlib.Path`. `load(path)`, called on a `Checkpoint` of *new*
+# objects, in another process, brings them to where the old ones were: a run that goes on from there does in every bit what the
+# old one would have done. (The models here draw no random numbers; with dropout, the generators' states would belong into the
+# file as well.)
 #
-# - The file must load with `torch.load(path, weights_only=True)`, and on a machine without a GPU.
-# - Saving changes nothing in the run.
+# - The file loads with `weights_only=True`, also where there is no GPU.
+# - A run is saved many times, and saving changes nothing in it.
 # - The file may come from an FP32 run, whose scaler was disabled. Then an enabled scaler keeps the state it has.
 
 

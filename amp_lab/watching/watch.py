@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -41,8 +42,12 @@ def watch(
 
     If the loop raises an exception, that passes through, with the diagnosis as a note below it.
 
-    It can also be a decorator, `@amp_lab.watch(model, optimizer)`: then watching goes on over all calls of the
-    function. Or call `start()` and `stop()`.
+    It can also be a decorator: then watching goes on over all calls of the function. Or call `start()` and `stop()`.
+
+        >>> seen = amp_lab.watch(model, optimizer)
+        >>> @seen
+        ... def train_step(x, y): ...
+        >>> print(seen.report())
 
     Args:
         model: the model that is trained, or several of them. On any device, of any dtype.
@@ -125,15 +130,15 @@ class Watch:
         """Let an exception tell what was wrong with the loop."""
         if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
             return  # the user's own wish to end
-        self._recorder.raised(error)
-        self._recorder.stop()
         try:
+            self._recorder.raised(error)
+            self._recorder.stop()
             note = self.report().note()
+            # An exception may refuse it: one that is frozen, or has an add_note of its own.
+            if note and note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
         except Exception as own:
             self._recorder.failed("report", own)
-            return
-        if note and note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
 
     def __call__(self, function: F) -> F:
         """Watch each call of a function.
@@ -182,6 +187,28 @@ def _watched(watch: Watch, function: Callable[..., Any]) -> Callable[..., Any]:
                 return (yield from function(*args, **kwargs))
 
         return of_generator
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def of_async_generator(*args: Any, **kwargs: Any) -> Any:
+            with _Call(watch):
+                async with contextlib.aclosing(function(*args, **kwargs)) as inner:
+                    ask = anext(inner)
+                    while True:
+                        try:
+                            value = await ask
+                        except StopAsyncIteration:
+                            return
+                        try:
+                            sent = yield value
+                        except GeneratorExit:
+                            raise
+                        except BaseException as error:
+                            ask = inner.athrow(error)
+                        else:
+                            ask = inner.asend(sent)
+
+        return of_async_generator
 
     @functools.wraps(function)
     def of_function(*args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,9 @@ What is compared is taken from here, not from the watcher's own list of what it 
 
 from __future__ import annotations
 
+import copy
 import inspect
+import io
 import sys
 import threading
 import types
@@ -43,6 +45,7 @@ MODULES = [
     sys.modules["torch.optim.optimizer"],
     torch.optim.swa_utils,
     torch.serialization,
+    torch.jit._recursive,
     torch.utils.checkpoint,
     hooks_of_all_modules,
     threading,
@@ -328,3 +331,106 @@ def test_what_the_user_replaces_in_between_stays(objects):
         objects.opt.step = own_step
         objects.train(1)
     assert vars(objects.opt)["step"] is own_step
+
+
+# -- interrupted, refused, copied
+
+
+def _interrupted_at(line: int, call) -> bool:
+    """Make a call in which Ctrl-C comes before the n-th line of the watcher's; return whether it came."""
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        if "watching" not in frame.f_code.co_filename or "tests" in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            count += 1
+            if count == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return count >= line
+
+
+def test_ctrl_c_while_it_stops(objects, before):
+    for line in range(1, 5000, 61):
+        seen = _watch(objects).start()
+        came = _interrupted_at(line, seen.stop)
+        seen.stop()
+        assert _differences(before, _snapshot(objects)) == [], line
+        if not came:
+            return
+    raise AssertionError("stop() has no end")
+
+
+def test_ctrl_c_while_it_starts(objects, before):
+    for line in range(1, 20_000, 997):
+        seen = _watch(objects)
+        came = _interrupted_at(line, seen.start)
+        seen.stop()
+        assert _differences(before, _snapshot(objects)) == [], line
+        if not came:
+            return
+
+
+def test_a_watch_that_was_interrupted_can_be_used_again(objects, before):
+    seen = _watch(objects)
+    with pytest.raises(KeyboardInterrupt), seen:
+        handle = objects.net[1].register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        objects.train(1)
+    handle.remove()
+    with seen:
+        objects.train(2)
+    assert seen.run.notes == ()
+    assert _differences(before, _snapshot(objects)) == []
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is old
+def test_copies_and_scripts_made_inside(objects):
+    torch.jit.script(objects.net)  # it leaves its own marks on the modules
+    before = _snapshot(objects)
+    with _watch(objects) as seen:
+        objects.train(1)
+        twin, file = copy.deepcopy(objects.net), io.BytesIO()
+        torch.jit.script(objects.net)(torch.randn(4, 6))
+        torch.save(objects.net, file)
+        objects.train(1)
+    assert seen.run.counts["Forward"] == 2
+    assert seen.run.notes == ()
+    file.seek(0)
+    for each in (twin, torch.load(file, weights_only=False)):
+        hooks = [value for key, value in vars(each).items() if key.startswith("_forward")]
+        assert len(hooks) == 5
+        assert not any(hooks)
+    assert _differences(before, _snapshot(objects)) == []
+
+
+def test_the_users_hooks_are_copied(objects):
+    def own(*_):
+        return None
+
+    objects.net.register_forward_hook(own)
+    with _watch(objects):
+        twin = copy.deepcopy(objects.net)
+    assert list(twin._forward_hooks.values()) == [own]
+
+
+def test_the_stack_of_modes_after_a_stop_in_another_thread(objects, before):
+    seen = _watch(objects).start()
+    objects.train(1)
+    thread = threading.Thread(target=seen.stop)
+    thread.start()
+    thread.join()
+    torch.ones(2).add(1)  # PyTorch's next call in this thread, at which the mode leaves
+    assert sys.getprofile() is None
+    assert _differences(before, _snapshot(objects)) == []

@@ -1,14 +1,20 @@
 """The door: what it takes, how it is used, and what it does with exceptions."""
 
 import asyncio
+import dataclasses
+import itertools
+import subprocess
+import sys
+import textwrap
 import threading
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
 from amp_lab.scaling import DynamicLossScaler
-from amp_lab.watching.recording.events import Backward, Raised, Stepped
+from amp_lab.watching.recording.events import Backward, Clipped, Forward, Raised, Stepped
 from amp_lab.watching.watch import Watch, watch
 
 
@@ -204,3 +210,256 @@ def test_our_own_scaler():
     (step,) = seen.run.of(Stepped)
     assert (step.scaler, step.skipped.value, step.scale.value) == (0, False, 8.0)
     assert isinstance(seen, Watch)
+
+
+# -- strange things handed over
+
+
+class Unmade(nn.Module):
+    def __init__(self):
+        pass
+
+
+class WithoutAClass(nn.Linear):
+    @property
+    def __class__(self):
+        raise ZeroDivisionError("mine")
+
+
+def test_modules_that_are_not_made_in_full():
+    both = nn.Sequential(nn.Linear(2, 2))
+    both._modules["1"] = Unmade()
+    for model in (Unmade(), both, [MODEL, Unmade()]):
+        with pytest.raises(TypeError, match=r"must call super\(\).__init__\(\) first"):
+            watch(model, OPTIMIZER)
+
+
+def test_an_object_that_does_not_tell_its_class():
+    for args in ((WithoutAClass(2, 2), OPTIMIZER), ([WithoutAClass(2, 2)], OPTIMIZER)):
+        with pytest.raises(TypeError, match="does not tell its class"):
+            watch(*args)
+
+
+def test_what_has_no_end_is_not_taken():
+    with pytest.raises(TypeError, match="goes on after 1,000"):
+        watch(itertools.repeat(MODEL), OPTIMIZER)
+    assert len(watch((each for each in [MODEL]), OPTIMIZER).run.models) == 1
+
+
+# -- exceptions of the user's, and what they refuse
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    words: str
+
+
+class WithTuple(Exception):
+    __notes__ = ("mine",)
+
+
+class Refuses(Exception):
+    def add_note(self, note):
+        raise ZeroDivisionError("no notes")
+
+
+class Elusive(Exception):
+    @property
+    def __notes__(self):
+        raise ZeroDivisionError("no notes")
+
+
+@pytest.mark.parametrize("kind", [Frozen, WithTuple, Refuses, Elusive])
+def test_an_exception_that_takes_no_note_passes_all_the_same(loop, kind):
+    error = kind("mine")
+    caught = None
+    try:
+        with loop.watch() as seen:
+            loop.scaler.scale(loop.model(loop.x).mean()).backward()
+            loop.scaler.step(loop.optimizer)
+            loop.scaler.update(new_scale=1.0)
+            loop.optimizer.step()
+            raise error
+    except Exception as other:
+        caught = other
+    assert caught is error
+    assert not seen.report().ok  # there was something to say
+    assert "off" in repr(seen)
+
+
+# -- asynchronous generators
+
+
+def test_a_decorated_asynchronous_generator(loop):
+    seen = loop.watch()
+    heard = []
+
+    @seen
+    async def steps():
+        try:
+            for number in range(3):
+                loop.step()
+                try:
+                    heard.append((yield number))
+                except KeyError as error:
+                    heard.append(error)
+        finally:
+            heard.append("end")
+
+    async def train():
+        going = steps()
+        assert await going.asend(None) == 0
+        assert await going.asend("one") == 1
+        assert "on" in repr(seen)
+        assert await going.athrow(KeyError("two")) == 2
+        assert [each async for each in going] == []
+        going = steps()
+        await anext(going)
+        await going.aclose()
+
+    asyncio.run(train())
+    assert heard[0] == "one"
+    assert isinstance(heard[1], KeyError)
+    assert heard[2:] == [None, "end", "end"]
+    assert seen.run.counts["Updated"] == 4
+    assert "off" in repr(seen)
+
+
+# -- threads
+
+
+def run_in_a_process(code: str) -> str:
+    """Run code in another process, which may be killed by a signal, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    return done.stdout
+
+
+THREADS = """
+import threading, torch
+from torch import nn
+from amp_lab import watch
+
+torch.set_num_threads(1)
+
+def parts():
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.001)
+
+def train(model, optimizer):
+    x = torch.randn(256, 256)
+    for _ in range(80):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        nn.utils.clip_grad_value_(model.parameters(), 1.0)
+        optimizer.step()
+
+others = [threading.Thread(target=train, args=parts()) for _ in range(2)]
+mine = parts()
+"""
+
+
+@pytest.mark.parametrize("try_", range(3))
+def test_other_threads_train_other_models(try_):
+    """To read a gradient that PyTorch is just writing in another thread ends the process."""
+    said = run_in_a_process(
+        THREADS
+        + """
+for each in others:
+    each.start()
+with watch(*mine) as seen:
+    train(*mine)
+for each in others:
+    each.join()
+counts = seen.run.counts
+print(counts["Forward"], counts["Backward"], counts["Clipped"], counts["Stepped"], seen.report().ok, seen.run.notes)
+"""
+    )
+    assert said.split(maxsplit=4) == ["80", "80", "80", "80", "True ()\n"]
+
+
+def test_the_watched_model_in_another_thread_beside_one_in_this():
+    said = run_in_a_process(
+        THREADS
+        + """
+worker = threading.Thread(target=train, args=mine)
+other = parts()
+with watch(*mine) as seen:
+    worker.start()
+    train(*other)
+    worker.join()
+counts = seen.run.counts
+print(counts["Forward"], counts["Backward"], counts["Clipped"], counts["Stepped"], seen.report().ok, seen.run.notes)
+"""
+    )
+    assert said.split(maxsplit=4) == ["80", "80", "80", "80", "True ()\n"]
+
+
+def in_a_thread(call, *args):
+    result = []
+    thread = threading.Thread(target=lambda: result.append(call(*args)))
+    thread.start()
+    thread.join()
+    return result[0]
+
+
+def test_parts_of_a_step_in_other_threads(loop):
+    """The forward pass, the backward pass, or the whole step."""
+    with loop.watch() as seen:
+        loop.optimizer.zero_grad()
+        loss = in_a_thread(loop.model, loop.x).mean()
+        loop.scaler.scale(loss).backward()
+        loop.scaler.step(loop.optimizer)
+        loop.scaler.update()
+        loop.optimizer.zero_grad()
+        in_a_thread(loop.scaler.scale(loop.model(loop.x).mean()).backward)
+        nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)
+        loop.scaler.step(loop.optimizer)
+        loop.scaler.update()
+        in_a_thread(loop.step)
+        loop.step()
+    run = seen.run
+    assert [(event.touched, event.scaled_by) for event in run.of(Backward)] == [((0,), 0)] * 4
+    assert [event.main for event in run.of(Forward)] == [False, True, False, True]
+    assert [event.optimizers for event in run.of(Clipped)] == [(0,)]
+    assert [event.with_gradient for event in run.of(Stepped)] == [2] * 4
+    assert run.notes == ()
+
+
+# -- nothing is kept alive
+
+
+def function_whose_first_tensor_dies(loop, seen):
+    alive = []
+    with seen:
+        for _ in range(3):
+            large = torch.ones(10)
+            alive.append(weakref.ref(large))
+            loop.step()
+            del large
+            if alive[0]() is not None:
+                return False
+    return True
+
+
+def function_that_holds_its_locals(loop, seen):
+    first = locals()
+    with seen:
+        for _ in range(2):
+            large = torch.ones(10)
+            loop.step()
+    return set(first) == {"loop", "seen"} and large is not None
+
+
+def test_a_tensor_of_the_loop_is_not_kept_alive(loop):
+    assert function_whose_first_tensor_dies(loop, loop.watch())
+
+
+def test_the_dictionary_of_locals_stays_what_it_was(loop):
+    assert function_that_holds_its_locals(loop, loop.watch())

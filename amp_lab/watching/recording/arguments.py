@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from amp_lab.watching.recording.attributes import attribute
 from amp_lab.watching.recording.scalers import is_scaler
+
+_MOST: Final = 1000  # of one kind; a generator may be endless
 
 
 def as_models(value: Any) -> list[nn.Module]:
@@ -29,9 +32,30 @@ def as_models(value: Any) -> list[nn.Module]:
             raise TypeError("model: this is an optimizer; the order is watch(model, optimizer, scaler)")
         if not isinstance(each, nn.Module):
             raise TypeError(f"model: a torch.nn.Module, or a list of some, not {_said(each)}")
+        if not _is_made(each):
+            raise TypeError(
+                f"model: a {type(each).__name__}, or a module in it, is not made in full: its __init__ must call "
+                "super().__init__() first"
+            )
     if not models:
         raise TypeError("model: there is none in it; give the model that is trained")
     return _each_once(models)
+
+
+def _is_made(model: nn.Module) -> bool:
+    """Return whether nn.Module's own `__init__` has run, in the model and in all modules in it."""
+    inside = {"_parameters", "_buffers", "_modules"}
+    seen, open_ones = set[int](), [model]
+    while open_ones:
+        each = open_ones.pop()
+        own = object.__getattribute__(each, "__dict__")
+        if not inside <= own.keys():
+            return False
+        seen.add(id(each))
+        open_ones += [
+            inner for inner in own["_modules"].values() if inner is not None and id(inner) not in seen
+        ]
+    return True
 
 
 def as_optimizers(value: Any) -> list[Any]:
@@ -100,15 +124,32 @@ def as_schedulers(value: Any) -> list[Any]:
 
 def _several(value: Any, kind: type) -> list[Any]:
     """Return one thing as a list of one; several as they are. A model may be iterable itself."""
-    if kind is not object and isinstance(value, kind):
-        return [value]
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(value)
-    if isinstance(value, dict):
-        return list(value.values())
-    return (
-        list(value) if isinstance(value, Iterable) and not isinstance(value, str | torch.Tensor) else [value]
-    )
+    if kind is not object and _is_a(value, kind):
+        return [_asked(value)]
+    if _is_a(value, dict):
+        value = value.values()
+    elif not _is_a(value, Iterable) or _is_a(value, str) or _is_a(value, torch.Tensor):
+        return [_asked(value)]
+    found = list(islice(value, _MOST + 1))
+    if len(found) > _MOST:
+        raise TypeError(f"a {type(value).__name__} that goes on after {_MOST:,} elements; give a list")
+    return [_asked(each) for each in found]
+
+
+def _asked(value: object) -> object:
+    """Return an object that can be asked for its class, as PyTorch itself does everywhere."""
+    try:
+        _ = value.__class__
+    except Exception as error:
+        raise TypeError(f"a {type(value).__name__} that does not tell its class, but raises {error!r}") from error
+    return value
+
+
+def _is_a(value: object, kind: type) -> bool:
+    try:
+        return isinstance(value, kind)
+    except Exception:  # an object may answer for its class itself, and raise
+        return issubclass(type(value), kind)
 
 
 def _each_once(values: list[Any]) -> list[Any]:

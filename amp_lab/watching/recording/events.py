@@ -26,6 +26,8 @@ class Gradients(enum.Enum):
     UNSCALED = "divided by the loss scale again, by unscale_"
     MIXED = "a sum of parts that were multiplied by different scales"
 
+    __hash__ = object.__hash__  # an Enum's own is slow: it hashes the name each time
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -129,7 +131,8 @@ class Backward(Event):
     """`loss.backward()`, `torch.autograd.backward(...)`, or `torch.autograd.grad(...)` (`how` = "grad").
 
     `scaled_by` is the scaler whose scale() made the loss (directly, or anything computed from it: then `exactly` is
-    False); None for a loss that was not scaled. `before` and `after` are the states of the gradients of each watched
+    False); None for a loss that was not scaled. `seeded`: with a gradient to begin from, `h.backward(gradient)`, which
+    may have been scaled in place of the loss. `before` and `after` are the states of the gradients of each watched
     optimizer. `ended_in_region`: autocast was on when it was called, see `autocast`.
     """
 
@@ -139,11 +142,13 @@ class Backward(Event):
     finite: Later[bool]
     scaled_by: int | None
     exactly: bool = True
+    unscaled_part: bool = False  # the loss is a sum, of a scaled loss and of something that was not scaled
     scale: Later[float] | None = None
     divided_by: float | None = None  # as in Scaled: of the loss before it was scaled
     averaged: bool = False
     made_by: str = ""  # as in Scaled: of the loss before it was scaled
     create_graph: bool = False
+    seeded: bool = False
     before: tuple[Gradients, ...] = ()
     after: tuple[Gradients, ...] = ()
     touched: tuple[int, ...] = ()  # optimizers whose gradients it wrote to

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
 import torch
@@ -23,6 +24,8 @@ OF_EACH: Final = 3
 MOST_IN_A_STEP: Final = 2_000
 MOST_EVENTS: Final = 20_000
 MOST_CHANGES: Final = 4_000  # of the scale, and steps that were skipped
+
+_TOGETHER: Final = 16  # steps that are compared at a time: one by one, each would cost several times as much
 
 # What tells two events of a kind apart, beside their line; numbers do not, they are others in each step.
 _TELLS: Final[dict[type[Event], tuple[str, ...]]] = {
@@ -43,6 +46,8 @@ _TELLS: Final[dict[type[Event], tuple[str, ...]]] = {
     kinds.Saved: ("has", "state"),
     kinds.Noticed: ("what",),
 }
+
+_TOLD: Final = {kind: itemgetter(*names) for kind, names in _TELLS.items()}
 
 
 # An event before it is one: its class, and its fields. Most are never made: their step is like others.
@@ -68,8 +73,11 @@ class Step:
 def _told(kind: type[Event], fields: dict[str, Any]) -> tuple[object, ...]:
     where = fields["where"]
     line = None if where is None else (where.file, where.line)
-    told = [fields.get(name) for name in _TELLS.get(kind, ())]
-    return kind, line, fields["autocast"], len(fields["regions"]), *told
+    try:
+        told = _TOLD[kind](fields) if kind in _TOLD else None
+    except KeyError:  # one that has a default
+        told = tuple([fields.get(name) for name in _TELLS[kind]])
+    return kind, line, fields["autocast"], len(fields["regions"]), told
 
 
 class Ends(Generic[T]):
@@ -102,9 +110,11 @@ class History:
         self._number = 0
         self._now = Step(1)
         self._kept: list[Step] = []  # for good
+        self._ended: list[Step] = []  # of which nobody has decided yet what to keep
         self._last: deque[Step] = deque()
         self._courses: Counter[int] = Counter()
         self._in_kept = self._in_last = 0  # how many events
+        self._at_end = 0  # how many the step that runs had when it ended
 
     def add(self, kind: type[Event], fields: dict[str, Any]) -> None:
         """Note an event of the step that runs, by the fields of its class; its number is given here."""
@@ -149,9 +159,29 @@ class History:
         self._scale_readings.read()
         return list(self._scales)
 
-    def begin_step(self, number: int) -> None:
-        """Decide what to keep of the step that has ended, and begin another."""
+    def end_step(self) -> None:
+        """The step that runs has ended; what follows may belong to it all the same."""
+        self._at_end = len(self._now.noted)
+
+    def begin_step(self, number: int, around: frozenset[int] = frozenset()) -> None:
+        """Begin another step; what to keep of those that have ended is decided later.
+
+        Args:
+            around: the regions that are open. With the first of them that was entered since the end, the step began.
+        """
         ended, self._now = self._now, Step(number)
+        if around:
+            self._move_since(ended, around)
+        self._ended.append(ended)
+        if len(self._ended) >= _TOGETHER or len(ended.noted) > MOST_IN_A_STEP // _TOGETHER:
+            self._sort_out()
+
+    def _sort_out(self) -> None:
+        ended, self._ended = self._ended, []
+        for step in ended:
+            self._keep(step)
+
+    def _keep(self, ended: Step) -> None:
         if self._is_worth_keeping(ended):
             self._kept.append(ended)
             self._in_kept += len(ended.noted)
@@ -160,6 +190,16 @@ class History:
         self._in_last += len(ended.noted)
         while len(self._last) > LAST_STEPS or (len(self._last) > 1 and self._in_last > MOST_EVENTS // 2):
             self._in_last -= len(self._last.popleft().noted)
+
+    def _move_since(self, ended: Step, around: frozenset[int]) -> None:
+        for index in range(self._at_end, len(ended.noted)):
+            kind, fields = ended.noted[index]
+            if kind is kinds.RegionEntered and fields["region"] in around:
+                self._now.noted = ended.noted[index:]
+                del ended.noted[index:]
+                for _, each in self._now.noted:
+                    each["step"] = self._now.number
+                return
 
     def _is_worth_keeping(self, step: Step) -> bool:
         course = step.course()
@@ -171,6 +211,7 @@ class History:
 
     def steps(self) -> list[Step]:
         """Return the steps that were kept, in order, with the one that runs."""
+        self._sort_out()
         found = sorted([*self._kept, *self._last], key=lambda step: step.number)
         return [*found, self._now] if self._now.noted else found
 

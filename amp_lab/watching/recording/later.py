@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 
 T = TypeVar("T", float, bool)
+
+# There is no number: of a fake tensor, of one on the meta device, of one inside of vmap. This NaN itself, no other.
+UNKNOWN: Final = float("nan")
 
 
 class Later(Generic[T]):
@@ -33,6 +36,11 @@ class Later(Generic[T]):
             self._value, self._tensor = value, None
             return value
         return self._value
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether there is no number to read, here or on a device: `value` is NaN then, or a guess."""
+        return self._value is UNKNOWN
 
     @property
     def known(self) -> bool:

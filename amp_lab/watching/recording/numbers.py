@@ -9,10 +9,9 @@ from typing import Final
 import torch
 from torch import nn
 
-from amp_lab.watching.recording.later import Later
+from amp_lab.watching.recording.later import UNKNOWN, Later
 
 _PLAIN: Final = (torch.Tensor, nn.Parameter)
-UNKNOWN: Final = float("nan")
 
 
 def number(value: object) -> float | torch.Tensor:
@@ -21,14 +20,15 @@ def number(value: object) -> float | torch.Tensor:
     Returns:
         NaN for what has no number: a fake tensor, one on the meta device, one inside of vmap.
     """
-    if isinstance(value, int | float):
-        return float(value)
-    if not isinstance(value, torch.Tensor) or type(value) not in _PLAIN:
+    if not isinstance(value, torch.Tensor):
+        return float(value) if isinstance(value, int | float) else UNKNOWN
+    if type(value) not in _PLAIN:
         return UNKNOWN
     try:
         device = value.device.type
         if device == "cpu":
-            return _first(value.tolist())  # no synchronisation, and no operator
+            found: object = value.tolist()  # no synchronisation, and no operator
+            return found if type(found) is float else _first(found)
         return UNKNOWN if device == "meta" or value.numel() != 1 else value.detach().clone().reshape(())
     except Exception:  # inside of a transform of torch.func a tensor has no numbers
         return UNKNOWN

@@ -64,10 +64,18 @@ class _Replacement:
         """Restore the attribute, unless somebody has replaced ours."""
         if not self.in_place:
             return
-        if self.was_own:
-            setattr(self.owner, self.name, self.original)
-        else:
-            delattr(self.owner, self.name)
+        try:
+            if self.was_own:
+                setattr(self.owner, self.name, self.original)
+            else:
+                delattr(self.owner, self.name)
+        except Exception:  # a metaclass that did not refuse before
+            if not isinstance(self.owner, type):
+                raise
+            if self.was_own:
+                type.__setattr__(self.owner, self.name, self.original)
+            else:
+                type.__delattr__(self.owner, self.name)
 
 
 class Patches:
@@ -86,23 +94,39 @@ class Patches:
             replaced = _REPLACED.get((id(owner), name))
             if replaced is None or not replaced.in_place:
                 replaced = _Replacement(owner, name)
-                replaced.put()
-                _REPLACED[id(owner), name] = replaced
+            # Ctrl-C may come between any two lines: what is put somewhere is in the list before.
+            self._made.append((replaced, around))
+            try:
+                if not replaced.in_place:
+                    replaced.put()
+                    _REPLACED[id(owner), name] = replaced
+            except Exception:
+                self._made.pop()
+                raise
             replaced.around.append(around)
             replaced.compose()
-            self._made.append((replaced, around))
 
-    def undo(self) -> None:
-        """Take everything out again, the last first."""
+    def undo(self) -> list[tuple[str, Exception]]:
+        """Take everything out again, the last first. Once interrupted, it may be called again.
+
+        Returns:
+            The names of the attributes that refuse to be restored, and why. What is left there does nothing.
+        """
+        refused = []
         with _LOCK:
             while self._made:
-                replaced, around = self._made.pop()
-                replaced.around.remove(around)
+                replaced, around = self._made[-1]
+                replaced.around = [each for each in replaced.around if each is not around]
                 replaced.compose()
-                if not replaced.around:
-                    replaced.take_out()
-                    if _REPLACED.get((id(replaced.owner), replaced.name)) is replaced:
-                        del _REPLACED[id(replaced.owner), replaced.name]
+                try:
+                    if not replaced.around:
+                        replaced.take_out()
+                        if _REPLACED.get((id(replaced.owner), replaced.name)) is replaced:
+                            del _REPLACED[id(replaced.owner), replaced.name]
+                except Exception as error:
+                    refused.append((f"{getattr(replaced.owner, '__name__', '')}.{replaced.name}", error))
+                self._made.pop()
+        return refused
 
 
 def defining(kind: type, name: str) -> list[type]:

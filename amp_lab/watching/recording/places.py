@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from amp_lab.autocast.messages.users_code import is_users
 from amp_lab.autocast.records import Source
+from amp_lab.watching.recording.local_variables import locals_of
 
 Names = tuple[tuple[str, str], ...]
 Place = tuple[Source, Names]
@@ -111,7 +113,7 @@ def _names(frame: FrameType, known: Known, subject: tuple[str, int]) -> Names:
 
 def _within_reach(frame: FrameType) -> Iterator[tuple[str, object]]:
     """Yield the variables that code can name: its own, attributes of its `self`, elements of its lists, globals."""
-    local, glob = frame.f_locals, frame.f_globals
+    local, glob = locals_of(frame), frame.f_globals
     yield from _quietly(lambda: list(local.items()))
     owner = local.get("self")
     if owner is not None:
@@ -124,7 +126,7 @@ def _within_reach(frame: FrameType) -> Iterator[tuple[str, object]]:
             yield from ((f"{name}[{index}]", element) for index, element in enumerate(value))
         elif type(value) is dict and len(value) <= 16 and value is not glob:
             yield from ((f"{name}[{key!r}]", element) for key, element in list(value.items()))
-    if local is not glob:
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED or frame.f_locals is not glob:
         yield from _quietly(lambda: list(glob.items()))
 
 

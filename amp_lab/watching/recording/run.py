@@ -28,6 +28,8 @@ class OptimizerFacts:
     one_cycle: bool = False  # that schedule is a OneCycleLR
     models: frozenset[int] = frozenset()  # the watched models that hold some of its parameters
     shared: int = 0  # parameters that are in another watched optimizer, too
+    momentum: float = 0.0  # the largest of its groups'
+    fresh: bool = True  # it has no state yet: it has never stepped
 
 
 @dataclass(frozen=True, slots=True)

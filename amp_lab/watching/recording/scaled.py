@@ -18,6 +18,8 @@ _REMEMBERED: Final = 256
 # How far to look back in a graph: from (scale(a) + scale(b)) / 4 it is three steps. Each node costs a microsecond.
 _NODES: Final = 16
 FEW: Final = 4
+_DEEP: Final = 4096  # in a sum, where a part has to be told from the others
+_SUMS: Final = 3  # so many are looked at
 _MEAN: Final = 1  # how PyTorch's loss functions save reduction="mean"
 
 
@@ -56,7 +58,9 @@ class ScaledLosses:
         self._next = 0
         self._by_id: OrderedDict[int, tuple[weakref.ref[torch.Tensor], ScaledLoss]] = OrderedDict()
         self._key = f"amp_lab.watch {id(self)}"
+        self._sums = 0
         self.any = False
+        self.sent: ScaledLoss | None = None  # the one that a backward pass was made of last
 
     def remember(self, result: torch.Tensor, loss: ScaledLoss) -> None:
         self._by_id[id(result)] = weakref.ref(result), loss
@@ -102,6 +106,40 @@ class ScaledLosses:
             nodes.extend(each for each, _ in node.next_functions if each is not None)
         return None
 
+    def has_unscaled_part(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is a sum of something with a scaled loss behind it, and of something without.
+
+        A part that is multiplied by 0, as for the sake of DistributedDataParallel, does not count. The first sums of a
+        run are looked at, and no more: a regulariser has many nodes.
+        """
+        if tensor.grad_fn is None or self._sums >= _SUMS:
+            return False
+        self._sums += 1
+        nodes: list[Any] = [tensor.grad_fn]
+        for _ in range(_NODES):
+            if not nodes:
+                return False
+            node = nodes.pop()
+            if self._key in node.metadata:
+                continue
+            parts = [each for each, _ in node.next_functions if each is not None and not _is_zero(each)]
+            scaled = [each for each in parts if self._has_scaled(each)]
+            if node.name().startswith(("AddBackward", "SubBackward")) and len(scaled) < len(parts):
+                return True
+            nodes += scaled
+        return False
+
+    def _has_scaled(self, node: Any) -> bool:
+        """Return whether a scaled loss lies behind a node, as far as that is soon seen."""
+        nodes, seen = deque([node]), {node}
+        while nodes and len(seen) < _DEEP:
+            if self._key in (node := nodes.popleft()).metadata:
+                return True
+            below = {each for each, _ in node.next_functions if each is not None} - seen
+            seen |= below
+            nodes.extend(below)
+        return bool(nodes)  # who knows
+
 
 NOT_MADE: Final = Making(None, False, "")
 
@@ -115,6 +153,14 @@ def making(tensor: torch.Tensor) -> Making:
         name = "" if node is None else node.name()
     averaged = name.startswith("MeanBackward") or getattr(node, "_saved_reduction", None) == _MEAN
     return Making(_divided_by(node, name), averaged, name)
+
+
+def _is_zero(node: Any) -> bool:
+    """Return whether something is multiplied by 0."""
+    with contextlib.suppress(Exception):  # what autograd has saved is its own affair
+        other = node._saved_other if node.name().startswith("MulBackward") else None
+        return isinstance(other, torch.Tensor) and other.device.type == "cpu" and not other.tolist()
+    return False
 
 
 def _divided_by(node: Any, name: str) -> float | None:

@@ -9,8 +9,8 @@ import torch
 
 from amp_lab.scaling.scaler import LossScaler
 from amp_lab.watching.recording.attributes import attribute
-from amp_lab.watching.recording.later import Later
-from amp_lab.watching.recording.numbers import UNKNOWN, number
+from amp_lab.watching.recording.later import UNKNOWN, Later
+from amp_lab.watching.recording.numbers import number
 from amp_lab.watching.recording.run import ScalerFacts
 
 CALLS: Final = ("scale", "unscale_", "step", "update", "get_scale", "state_dict", "load_state_dict")
@@ -26,6 +26,8 @@ def is_scaler(value: object) -> bool:
 def is_enabled(scaler: Any) -> bool:
     """Return whether it scales at all."""
     enabled = attribute(scaler, "_enabled", True)
+    if enabled is True:
+        return True
     return bool(enabled) if isinstance(enabled, bool | int) else True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -52,6 +53,30 @@ def device_type(model: nn.Module) -> str:
     return "cpu"
 
 
+def with_autocast(device_type: str) -> str | None:
+    """Return a device type, if there is an autocast for it."""
+    try:
+        torch.is_autocast_enabled(device_type)
+    except (RuntimeError, TypeError):
+        return None
+    return device_type
+
+
+def with_abandoned(facts: ModelFacts, model: nn.Module, optimizers: Sequence[Any]) -> ModelFacts:
+    """Return the facts about a model, with how many weights have a gradient now that no optimizer uses.
+
+    Of the model and the optimizers as they are now: a head may have been replaced since the watch began.
+    """
+    used = {id(each) for optimizer in optimizers for each in parameters_of(optimizer)}
+    left, optimized = 0, False
+    for each in model.parameters():
+        if id(each) in used:
+            left, optimized = 0, True
+        elif each.grad is not None:
+            left += 1
+    return replace(facts, abandoned=left if optimized else 0)
+
+
 def is_compiled(model: nn.Module) -> bool:
     """Return whether torch.compile has compiled a model, or a part of it."""
     return any(
@@ -83,6 +108,10 @@ def _small_eps(model: nn.Module) -> Iterator[tuple[str, float]]:
             yield path, eps
 
 
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
 def optimizer_facts(optimizer: Any, models: Sequence[nn.Module], others: Sequence[Any]) -> OptimizerFacts:
     """Return what is known of an optimizer. `others` are the optimizers that are watched beside it."""
     parameters = parameters_of(optimizer)
@@ -109,4 +138,6 @@ def optimizer_facts(optimizer: Any, models: Sequence[nn.Module], others: Sequenc
             if not own.isdisjoint(id(each) for each in model.parameters())
         ),
         shared=sum(id(each) in of_others for each in parameters),
+        momentum=max((_number(group.get("momentum")) for group in optimizer.param_groups), default=0.0),
+        fresh=not attribute(optimizer, "state", None),
     )

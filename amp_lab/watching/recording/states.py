@@ -119,7 +119,9 @@ class States:
         return tuple([number for number, marks in enumerate(before) if self._is_written(number, marks)])
 
     def _is_written(self, optimizer: int, marks: Marks | None) -> bool:
-        return self._has_gradient(optimizer) if marks is None else marks != _marks(self._sample[optimizer])
+        if marks is None:
+            return self._has_gradient(optimizer)
+        return any(map(_differs, self._sample[optimizer], marks))
 
     def set(self, optimizer: int, state: Gradients, factor: Factor | None = None) -> None:
         self._state[optimizer], self._factor[optimizer] = state, factor
@@ -141,6 +143,11 @@ class States:
         """Follow a division by the scale."""
         if self._state[optimizer] in (Gradients.SCALED, Gradients.TRUE):
             self.set(optimizer, Gradients.UNSCALED)
+
+
+def _differs(parameter: torch.Tensor, mark: tuple[int, int] | None) -> bool:
+    gradient = parameter.grad
+    return mark != (None if gradient is None else (id(gradient), gradient._version))
 
 
 def _marks(parameters: Sequence[torch.Tensor]) -> Marks:

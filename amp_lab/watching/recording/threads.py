@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +38,7 @@ class Here(threading.local):
     """Each thread has its own."""
 
     def __init__(self) -> None:
+        self.called = False  # a watched model was called, and no gradients were settled since
         self.regions: list[Region] = []
         self.inside: set[str] = set()  # the kinds of calls that run and are noted
         self.passing: list[Passing] = []
@@ -48,12 +47,3 @@ class Here(threading.local):
         self.clipped: (
             tuple[torch.Tensor, ...] | None
         ) = ()  # gradients that are being clipped; None: they are wanted
-        self.paused = 0
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        self.paused += 1
-        try:
-            yield
-        finally:
-            self.paused -= 1

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from amp_lab.autocast.records import Source
-from amp_lab.watching.recording.events import Raised
+from amp_lab.watching.recording.events import GradientsChanged, Noticed, Raised
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.report.causes import RAISED, Found, trees
 from amp_lab.watching.report.diagnosis import Diagnosis
@@ -17,6 +17,7 @@ from amp_lab.watching.rules import RULES
 from amp_lab.watching.rules.rule import Finding, Rule
 from amp_lab.watching.words import LONG, in_words, place_in_words, shortened, steps_in_words
 
+CLOSELY: Final = 3  # steps, from the first, in which everything is looked at: see recording/looks/
 STRICT: Final = "AMP_LAB_STRICT_RULES"  # set by tests: a rule that fails is not to be passed over
 
 
@@ -73,10 +74,23 @@ def _where(finding: Finding) -> Source | None:
 
 def _evidence(run: Run, finding: Finding) -> Iterator[str]:
     if steps := _steps(finding):
-        yield f"{'steps' if len(steps) > 1 else 'step'} {steps_in_words(steps)}{_of_all(run, steps)}"
+        which = _of_all(run, steps) or _of_the_first(run, finding, steps)
+        yield f"{'steps' if len(steps) > 1 else 'step'} {steps_in_words(steps)}{which}"
     for name, value in finding.values.items():
         if words := in_words(value):
             yield f"{shortened(name)}: {words}"
+
+
+def _of_the_first(run: Run, finding: Finding, steps: Collection[int]) -> str:
+    """Say that something was looked for in the first steps only, where it was seen in each of them."""
+    closer = any(
+        isinstance(each, Noticed | GradientsChanged) or getattr(each, "unscaled_part", False)
+        for each in finding.events
+    )
+    looked_at = set(range(1, CLOSELY + 1))
+    if closer and run.steps > CLOSELY and looked_at <= set(steps):
+        return f" (of {run.steps:,}: only the first {CLOSELY} are looked at so closely)"
+    return ""
 
 
 def _of_all(run: Run, steps: Collection[int]) -> str:

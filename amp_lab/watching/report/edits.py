@@ -13,6 +13,7 @@ from amp_lab.watching.rules.rule import Fix
 
 _LINE: Final = "{line}"
 _MOVED: Final = "{moved}"
+_LOOP: Final = "{loop}"
 _INDENT: Final = "    "  # one level, as rules write it
 # What stands behind these in the same block is never reached.
 _ENDS: Final = ast.Return | ast.Raise | ast.Continue | ast.Break
@@ -158,6 +159,9 @@ def _replaced(place: _Place, remove: Sequence[str], insert: _Insert) -> Iterator
     """Yield an edit for each piece of code that is taken out; the first one gets what is put in."""
     for number, code in enumerate(remove):
         new = insert if number == 0 else _Insert((), None, None)
+        if code == _LOOP:
+            yield _loop_for(place, new)
+            continue
         wanted = place.only if code == _LINE else _parsed(code)
         found = _find(place, wanted)
         yield _expression_for(place, wanted, new) if found is None else _statement_for(place, found, new)
@@ -186,6 +190,41 @@ def _statement_for(place: _Place, statement: ast.stmt, new: _Insert) -> Edit:
     if text and comment and _LINE not in "".join(new.lines):
         text = text.removesuffix("\n") + f"  {comment}\n"
     return Edit(first, last, text if place.code.text[:last].endswith("\n") else text.removesuffix("\n"))
+
+
+def _loop_for(place: _Place, new: _Insert) -> Edit:
+    """Return the edit of the line, with the `for` or `if` around it in which nothing else stands."""
+    statement: ast.stmt = place.only
+    while (outer := _only_for(place.code, statement)) is not None:
+        statement = outer
+    if _runs_often(place, statement):
+        raise Misfit("it stands in a loop with other things")
+    first, last = place.lines(statement)
+    return Edit(first, last, new.text(place.code.indent(statement)))
+
+
+def _runs_often(place: _Place, statement: ast.stmt) -> bool:
+    """Whether a loop is left around a statement whose variable the line needs: over parameters, say."""
+    used = {each.id for each in ast.walk(place.only) if isinstance(each, ast.Name)}
+    return any(
+        isinstance(loop, ast.For)
+        and loop is not statement
+        and loop.lineno <= statement.lineno <= (loop.end_lineno or 0)
+        and used & {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+        for loop in ast.walk(place.code.tree)
+    )
+
+
+def _only_for(code: Code, statement: ast.stmt) -> ast.stmt | None:
+    """Return the `for` or `if` whose body is this statement alone."""
+    return next(
+        (
+            each
+            for each in ast.walk(code.tree)
+            if isinstance(each, ast.For | ast.If) and not each.orelse and each.body == [statement]
+        ),
+        None,
+    )
 
 
 def _expression_for(place: _Place, wanted: ast.stmt, new: _Insert) -> Edit:

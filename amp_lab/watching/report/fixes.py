@@ -7,6 +7,7 @@ shown but words: code that does not fit is worse than none.
 
 from __future__ import annotations
 
+import ast
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,8 +104,15 @@ def _to_write(run: Run, fix: Fix) -> Iterator[str]:
     for part in _parts(fix):
         names = Names(run, part.event)
         code = "\n".join(map(names.fill, part.insert))
-        if code and "{line}" not in code and "{moved}" not in code and parses(code):
+        if code and "{line}" not in code and "{moved}" not in code and parses(code) and _says_something(code):
             yield from code.split("\n")
+
+
+def _says_something(code: str) -> bool:
+    """Whether code is more than a name or a constant, which says nothing without the line that it belongs to."""
+    return not all(
+        isinstance(each, ast.Expr) and not isinstance(each.value, ast.Call) for each in ast.parse(code).body
+    )
 
 
 def _unified(file: str, before: str, after: str) -> str:

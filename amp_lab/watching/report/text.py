@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from amp_lab.autocast.records import Source
 from amp_lab.view.words import PRINTED, name_in_words, paragraph
 from amp_lab.watching.report import summary
-from amp_lab.watching.report.fixes import Change
+from amp_lab.watching.report.fixes import Change, Hunk
 from amp_lab.watching.rules.rule import Severity
 from amp_lab.watching.words import line_in_words, place_in_words, shortened
 
@@ -108,9 +108,16 @@ def note(diagnosis: Diagnosis) -> str:
     if (fix := diagnosis.fix) is not None:
         if fix.words:
             lines.append(f"  fix:   {_brief(fix.words)}")
-        changed = [line for hunk in fix.hunks for line in hunk.lines if line[0] in "+-"]
+        changed = [line for hunk in fix.hunks for line in _changed(hunk)]
         lines += [f"    {line[0]} {line[1:].strip()}" for line in changed]
     return "\n".join(lines if len(lines) <= 6 else [*lines[:5], "    … (report() shows all of it)"])
+
+
+def _changed(hunk: Hunk) -> list[str]:
+    """Return the lines that change; where nothing is taken out, behind the line after which they are put in."""
+    at = next((at for at, line in enumerate(hunk.lines) if line[0] == "+"), 0)
+    before = [] if at == 0 or any(line[0] == "-" for line in hunk.lines) else [hunk.lines[at - 1]]
+    return [*before, *(line for line in hunk.lines if line[0] in "+-")]
 
 
 def _brief(text: str) -> str:

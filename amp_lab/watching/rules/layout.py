@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -14,6 +15,8 @@ E = TypeVar("E", bound=Event)
 
 _LOOPS: Final = ast.For | ast.AsyncFor | ast.While
 _IN_PLACE: Final = ("mul_", "div_", "copy_")
+# What a test for inf and NaN is written with.
+_TESTS: Final = re.compile(r"finite|isnan|isinf|\bnan\b|\binf\b|overflow")
 _TURNS: Final = ast.Continue | ast.Break | ast.Return | ast.Raise
 
 
@@ -34,6 +37,21 @@ def calls(event: E, function: str) -> Iterator[tuple[E, bool, bool]]:
             yield _moved(event, code, call.lineno), call.lineno > own.lineno, deeper
 
 
+def lone_call(event: E, function: str) -> E | None:
+    """Find a call of a function, by the last part of its name, whose result nobody takes, as an event at that place.
+
+    In the same function as the line of the event.
+    """
+    code = _code(event)
+    if code is None or event.where is None:
+        return None
+    for statement in ast.walk(_function(code, event.where.line)):
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] == function:
+            return _moved(event, code, call.lineno)
+    return None
+
+
 def turn_below(event: E) -> E | None:
     """Find the first `continue` below a line, in the innermost loop around it, as an event at that place."""
     code = _code(event)
@@ -49,6 +67,16 @@ def turn_below(event: E) -> E | None:
         else []
     )
     return _moved(event, code, min(turns)) if turns else None
+
+
+def turn_after_test(event: E) -> E | None:
+    """Find the `continue` below a line whose `if`, or what stands between, tests for inf and NaN."""
+    turn = turn_below(event)
+    code = _code(event)
+    if turn is None or code is None or turn.where is None or event.where is None:
+        return None
+    between = "".join(code.lines[event.where.line : turn.where.line])
+    return turn if _TESTS.search(between) else None
 
 
 def goes_on(first: Event, second: Event) -> bool:
@@ -84,6 +112,52 @@ def changes_gradients(event: Event) -> bool:
             ):
                 return True
     return False
+
+
+def written_with(event: Event, functions: Collection[str], place: int, keyword: str, word: str) -> bool | None:
+    """Whether an argument of a call in an event's line was made from something whose name has a word in it.
+
+    `place` is that of the argument. A variable is followed to where the same function sets it. False for a number that
+    is written out; None where the code does not tell.
+    """
+    code = _code(event)
+    if code is None or event.where is None:
+        return None
+    for node in ast.walk(code.tree):
+        if not isinstance(node, ast.Call) or not node.lineno <= event.where.line <= (node.end_lineno or 0):
+            continue
+        if ast.unparse(node.func).split(".")[-1] in functions:
+            named = [each.value for each in node.keywords if each.arg == keyword]
+            given = named or node.args[place : place + 1]
+            return _made_with(_function(code, event.where.line), given[0], word) if given else None
+    return None
+
+
+def _made_with(function: ast.AST, value: ast.expr, word: str) -> bool | None:
+    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    sources = [value]
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(each, ast.Name) and each.id in names for each in node.targets
+        ):
+            sources.append(node.value)
+    if any(word in ast.unparse(each).lower() for each in sources):
+        return True
+    return False if isinstance(value, ast.Constant) else None
+
+
+def assigned(event: Event) -> tuple[str, bool] | None:
+    """Return the variable that an event's statement sets, and whether it is the only element: `(slope,) = …`."""
+    code = _code(event)
+    statement = _statement(code, event.where.line) if code and event.where else None
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call()):
+            return name, False
+        case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=name)]) | ast.List(elts=[ast.Name(id=name)])]):
+            return name, True
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript(value=ast.Call())):
+            return name, True
+    return None
 
 
 def whole_call(event: Event, method: str) -> tuple[str, str] | None:

@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from amp_lab.watching.recording.events import Backward, Event, Noticed, ScaleRead, Stepped
+from amp_lab.watching.recording.events import (
+    Backward,
+    Event,
+    GradientsChanged,
+    Noticed,
+    ScaleRead,
+    Stepped,
+)
 from amp_lab.watching.recording.later import Later
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.words import counted, read, steps_in_words
@@ -78,6 +85,21 @@ def scaled_by(run: Run, event: Event, *, after: bool = False) -> float:
         return 1.0
     nearest = passes[0] if after else passes[-1]
     return number(nearest.scale) if nearest.scaled_by is not None and nearest.scale is not None else 1.0
+
+
+def divided_by_hand(run: Run) -> Iterator[tuple[Event, float, float]]:
+    """Yield where the loop's own code divided gradients by the loss scale; the factor, and the scale.
+
+    This is looked for in some steps only. A small scale may be the number of micro-batches as well, and does not count.
+    """
+    for event, seen in where_it_shows(run, "gradients changed", lambda *_: True):
+        scale, factor = scaled_by(run, event), number(seen["factor"])
+        if scale >= 64 and abs(factor * scale - 1) < 1e-3:
+            yield event, factor, scale
+    for changed in run.of(GradientsChanged):
+        scale, factor = scaled_by(run, changed), number(changed.factor)
+        if scale >= 64 and abs(factor * scale - 1) < 1e-3 and number(changed.changed) == 1:
+            yield changed, factor, scale
 
 
 def stepped_by_scaler(run: Run, event: Event) -> bool:

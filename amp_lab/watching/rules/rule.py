@@ -25,7 +25,8 @@ class Fix:
 
     `event` is where. Each of `remove` and `insert` is code without indentation; `remove` empty: `insert` goes before
     the event's line ("before"), or after it ("after"). `{scaler}`, `{optimizer}`, `{model}` stand for the user's names.
-    `{line}` in `insert` stands for the user's line itself; remove=("{line}",) takes it out. `also` are changes of other
+    `{line}` in `insert` stands for the user's line itself; remove=("{line}",) takes it out, remove=("{loop}",) also the
+    `for` and `if` around it in which nothing else stands. `also` are changes of other
     lines that belong to the same fix; `{moved}` in their `insert` stands for what this one takes out.
     """
 

@@ -1,8 +1,10 @@
 """Answers to the exercises of lesson 07."""
 
 import contextlib
+import copy
 
 import torch
+import torch.utils.checkpoint
 
 from tests.course.bank import Bank
 
@@ -547,6 +549,228 @@ def leaves_evaluation_mode_on(model, optimizer, scaler, loss_function, inputs, t
     return loss
 
 
+@step.right
+def skips_by_hand(model, optimizer, scaler, loss_function, inputs, targets):
+    loss = backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.unscale_(optimizer)
+    if all(each.grad.isfinite().all() for each in model.parameters()):
+        scaler.step(optimizer)
+    scaler.update()
+    return loss
+
+
+@step.right
+def keeps_no_activations(model, optimizer, scaler, loss_function, inputs, targets):
+    optimizer.zero_grad()
+    with region(inputs):
+        outputs = torch.utils.checkpoint.checkpoint(model, inputs, use_reentrant=False)
+        loss = loss_function(outputs, targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+@step.right
+def differentiates_a_function(model, optimizer, scaler, loss_function, inputs, targets):
+    def scaled_loss(parameters):
+        with region(inputs):
+            loss = loss_function(torch.func.functional_call(model, parameters, (inputs,)), targets)
+        return scaler.scale(loss), loss
+
+    parameters = {name: each.detach() for name, each in model.named_parameters()}
+    grads, loss = torch.func.grad(scaled_loss, has_aux=True)(parameters)
+    for name, each in model.named_parameters():
+        each.grad = grads[name]
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+def finite(*models):
+    grads = [each.grad for model in models for each in model.parameters()]
+    return all(grad is None or grad.isfinite().all() for grad in grads)
+
+
+@step.wrong("stale-counts")
+def clears_only_infinities(model, optimizer, scaler, loss_function, inputs, targets):
+    if not finite(model):
+        optimizer.zero_grad()
+    return never_clears(model, optimizer, scaler, loss_function, inputs, targets)
+
+
+@step.wrong("stale-counts")
+def replaces_only_infinities(model, optimizer, scaler, loss_function, inputs, targets):
+    for each in model.parameters():
+        if each.grad is not None:
+            each.grad.nan_to_num_(0.0, 0.0, 0.0)
+    return never_clears(model, optimizer, scaler, loss_function, inputs, targets)
+
+
+@step.wrong("stale-counts")
+def clears_at_first_and_after_skips(model, optimizer, scaler, loss_function, inputs, targets):
+    if not optimizer.state or not finite(model):
+        optimizer.zero_grad()
+    return never_clears(model, optimizer, scaler, loss_function, inputs, targets)
+
+
+@step.wrong("no-backward")
+def looks_away_when_the_loss_is_not_finite(model, optimizer, scaler, loss_function, inputs, targets):
+    optimizer.zero_grad()
+    with region(inputs):
+        loss = loss_function(model(inputs), targets)
+    if not loss.isfinite():
+        return loss.detach()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+@step.wrong("wrong-step")
+def cleans_the_loss(model, optimizer, scaler, loss_function, inputs, targets):
+    optimizer.zero_grad()
+    with region(inputs):
+        loss = loss_function(model(inputs), targets)
+    scaler.scale(loss.nan_to_num(0.0, 0.0, 0.0)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+@step.wrong("no-step")
+def leaves_when_it_overflows(model, optimizer, scaler, loss_function, inputs, targets):
+    loss = backward(model, optimizer, scaler, loss_function, inputs, targets)
+    if not finite(model):
+        return loss
+    scaler.step(optimizer)
+    scaler.update()
+    return loss
+
+
+@step.wrong("watcher-says")
+def scales_two_times(model, optimizer, scaler, loss_function, inputs, targets):
+    optimizer.zero_grad()
+    with region(inputs):
+        loss = loss_function(model(inputs), targets)
+    scaler.scale(scaler.scale(loss)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+@step.wrong("watcher-says")
+def unscales_with_its_own_hands(model, optimizer, scaler, loss_function, inputs, targets):
+    loss = backward(model, optimizer, scaler, loss_function, inputs, targets)
+    for each in model.parameters():
+        each.grad /= scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss
+
+
+@step.wrong("watcher-says")
+def cleans_gradients(model, optimizer, scaler, loss_function, inputs, targets):
+    loss = backward(model, optimizer, scaler, loss_function, inputs, targets)
+    for each in model.parameters():
+        each.grad.nan_to_num_(0.0, 0.0, 0.0)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss
+
+
+@step.wrong("watcher-says")
+def steps_with_a_closure(model, optimizer, scaler, loss_function, inputs, targets):
+    def closure():
+        with region(inputs):
+            loss = loss_function(model(inputs), targets)
+        scaler.scale(loss).backward()
+        return loss
+
+    optimizer.zero_grad()
+    loss = closure()
+    scaler.step(optimizer, closure)
+    scaler.update()
+    return loss.detach()
+
+
+@step.wrong("update-first")
+def updates_and_then_steps(model, optimizer, scaler, loss_function, inputs, targets):
+    loss = backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.update()
+    scaler.step(optimizer)
+    return loss
+
+
+@step.wrong("scale-given")
+def updates_to_the_same_scale(model, optimizer, scaler, loss_function, inputs, targets):
+    loss = backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.step(optimizer)
+    scaler.update(scaler.get_scale())
+    return loss
+
+
+@step.wrong("step-first")
+def steps_at_the_top(model, optimizer, scaler, loss_function, inputs, targets):
+    scaler.step(optimizer)
+    scaler.update()
+    return backward(model, optimizer, scaler, loss_function, inputs, targets)
+
+
+@step.wrong("unscales-early")
+def unscales_before_the_backward_pass(model, optimizer, scaler, loss_function, inputs, targets):
+    optimizer.zero_grad()
+    with region(inputs):
+        loss = loss_function(model(inputs), targets)
+    scaled = scaler.scale(loss)
+    scaler.unscale_(optimizer)
+    scaled.backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+@step.wrong("unscales-late")
+def unscales_when_it_is_over(model, optimizer, scaler, loss_function, inputs, targets):
+    loss = backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.step(optimizer)
+    scaler.unscale_(optimizer)
+    scaler.update()
+    return loss
+
+
+@step.wrong("other-scaler")
+def makes_a_scaler_for_each_step(model, optimizer, scaler, loss_function, inputs, targets):
+    scaler = torch.amp.GradScaler(inputs.device.type)
+    return as_documented(model, optimizer, scaler, loss_function, inputs, targets)
+
+
+@step.wrong("other-scaler")
+def copies_the_scaler(model, optimizer, scaler, loss_function, inputs, targets):
+    return as_documented(model, optimizer, copy.deepcopy(scaler), loss_function, inputs, targets)
+
+
+@step.wrong("graph-kept")
+def builds_a_graph(model, optimizer, scaler, loss_function, inputs, targets):
+    parameters = [*model.parameters()]
+    with region(inputs):
+        loss = loss_function(model(inputs), targets)
+    grads = torch.autograd.grad(scaler.scale(loss), parameters, create_graph=True)
+    for each, grad in zip(parameters, grads, strict=True):
+        each.grad = grad
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+@step.wrong("mutated-input")
+def empties_the_batch(model, optimizer, scaler, loss_function, inputs, targets):
+    loss = as_documented(model, optimizer, scaler, loss_function, inputs, targets)
+    inputs.zero_()
+    targets.zero_()
+    return loss
+
+
 # 7.2 Clip what is true
 
 
@@ -878,6 +1102,128 @@ def clips_the_largest(model, optimizer, scaler, loss_function, inputs, targets, 
     return norm
 
 
+@clip.right
+def skips_and_clips_by_hand(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if norm.isfinite():
+        optimizer.step()
+    scaler.update()
+    return norm
+
+
+@clip.wrong("not-clipped")
+def cuts_only_what_is_twice_as_long(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.get_total_norm([each.grad for each in model.parameters()])
+    if norm > 2 * max_norm:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@clip.wrong("one-by-one")
+def clips_each_layer(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.get_total_norm([each.grad for each in model.parameters()])
+    for layer in model.children():
+        torch.nn.utils.clip_grad_norm_(layer.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@clip.wrong("norm-of-nothing")
+def clips_before_the_backward_pass(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    optimizer.zero_grad()
+    with region(inputs):
+        scaled = scaler.scale(loss_function(model(inputs), targets))
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaled.backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@clip.wrong("raises-on-overflow")
+def asserts_finite_norms(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    assert norm.isfinite(), "the gradients have exploded"
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@clip.wrong("raises-on-overflow")
+def prints_whole_norms(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    norm = clips_as_documented(model, optimizer, scaler, loss_function, inputs, targets, max_norm)
+    int(norm)
+    return norm
+
+
+@clip.wrong("norm-shape")
+def returns_one_number_in_a_list(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    norm = clips_as_documented(model, optimizer, scaler, loss_function, inputs, targets, max_norm)
+    return norm.reshape(1)
+
+
+@clip.wrong("watcher-says")
+def scales_twice_to_clip(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    optimizer.zero_grad()
+    with region(inputs):
+        loss = scaler.scale(loss_function(model(inputs), targets))
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@clip.wrong("basics")
+def unscales_before_there_is_anything(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    optimizer.zero_grad()
+    with region(inputs):
+        scaled = scaler.scale(loss_function(model(inputs), targets))
+    scaler.unscale_(optimizer)
+    scaled.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+@clip.wrong("basics")
+def updates_before_it_clips(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.unscale_(optimizer)
+    scaler.update()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    return norm
+
+
+@clip.wrong("basics")
+def clips_no_infinite_loss(model, optimizer, scaler, loss_function, inputs, targets, max_norm):
+    optimizer.zero_grad()
+    with region(inputs):
+        loss = loss_function(model(inputs), targets)
+    if not loss.isfinite():
+        return loss.detach()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
 # 7.3 One step from several micro-batches
 
 
@@ -956,7 +1302,7 @@ def sums_gradients_itself(model, optimizer, scaler, loss_function, micro_batches
     return total
 
 
-@accumulate.right
+@accumulate.wrong("graphs-together")
 def one_region_for_all(model, optimizer, scaler, loss_function, micro_batches, max_norm):
     device = micro_batches[0][0].device.type
     optimizer.zero_grad()
@@ -1294,6 +1640,196 @@ def accumulates_unscaled(model, optimizer, scaler, loss_function, micro_batches,
     return total
 
 
+def walk_back(model, scaler, loss_function, inputs, targets, share):
+    with region(inputs):
+        loss = loss_function(model(inputs), targets) * share
+    scaler.scale(loss).backward()
+    return loss.detach()
+
+
+def walk_back_all(model, scaler, loss_function, micro_batches):
+    count = sum(len(inputs) for inputs, _ in micro_batches)
+    return sum(walk_back(model, scaler, loss_function, x, y, len(x) / count) for x, y in micro_batches)
+
+
+@accumulate.right
+def accumulates_without_activations(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    count = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    for inputs, targets in micro_batches:
+        with region(inputs):
+            outputs = torch.utils.checkpoint.checkpoint(model, inputs, use_reentrant=False)
+            loss = loss_function(outputs, targets) * (len(inputs) / count)
+        scaler.scale(loss).backward()
+        total += loss.detach()
+    finish(model, optimizer, scaler, max_norm)
+    return total
+
+
+@accumulate.right
+def begins_with_the_last(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    total = walk_back_all(model, scaler, loss_function, micro_batches[::-1])
+    finish(model, optimizer, scaler, max_norm)
+    return total
+
+
+@accumulate.wrong("graphs-together")
+def walks_back_from_the_sum(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    count = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    for inputs, targets in micro_batches:
+        with region(inputs):
+            total = total + loss_function(model(inputs), targets) * (len(inputs) / count)
+    scaler.scale(total).backward()
+    finish(model, optimizer, scaler, max_norm)
+    return total.detach()
+
+
+@accumulate.wrong("graphs-together")
+def puts_outputs_together(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    with region(micro_batches[0][0]):
+        outputs = torch.cat([model(inputs) for inputs, _ in micro_batches])
+        loss = loss_function(outputs, torch.cat([targets for _, targets in micro_batches]))
+    scaler.scale(loss).backward()
+    finish(model, optimizer, scaler, max_norm)
+    return loss.detach()
+
+
+@accumulate.wrong("concatenates")
+def puts_them_together_behind_calls(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    inputs, targets = (torch.cat(each) for each in zip(*micro_batches, strict=True))
+    loss = backward(model, optimizer, scaler, loss_function, inputs, targets)
+    with torch.no_grad(), region(inputs):
+        for _ in micro_batches[1:]:
+            model(inputs[:1])
+    finish(model, optimizer, scaler, max_norm)
+    return loss
+
+
+@accumulate.wrong("ends-early")
+def breaks_when_it_overflows(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    count = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    for inputs, targets in micro_batches:
+        total += walk_back(model, scaler, loss_function, inputs, targets, len(inputs) / count)
+        if not finite(model):
+            break
+    finish(model, optimizer, scaler, max_norm)
+    return total
+
+
+@accumulate.wrong("drops-bad")
+def passes_over_infinite_losses(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    count = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    for inputs, targets in micro_batches:
+        with region(inputs):
+            loss = loss_function(model(inputs), targets) * (len(inputs) / count)
+        total += loss.detach()
+        if loss.isfinite():
+            scaler.scale(loss).backward()
+    finish(model, optimizer, scaler, max_norm)
+    return total
+
+
+@accumulate.wrong("cleared-between")
+def clears_before_the_second(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    count = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    for number, (inputs, targets) in enumerate(micro_batches):
+        if number == 1 or len(micro_batches) == 1:
+            optimizer.zero_grad()
+        total += walk_back(model, scaler, loss_function, inputs, targets, len(inputs) / count)
+    finish(model, optimizer, scaler, max_norm)
+    return total
+
+
+@accumulate.wrong("clips-otherwise")
+def clips_values_of_the_sum(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    total = walk_back_all(model, scaler, loss_function, micro_batches)
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_value_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return total
+
+
+@accumulate.wrong("clips-otherwise")
+def gives_each_its_limit(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    total = walk_back_all(model, scaler, loss_function, micro_batches)
+    finish(model, optimizer, scaler, max_norm * len(micro_batches))
+    return total
+
+
+@accumulate.wrong("mutated-input")
+def empties_the_list(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    count = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    while micro_batches:
+        inputs, targets = micro_batches.pop(0)
+        total += walk_back(model, scaler, loss_function, inputs, targets, len(inputs) / count)
+    finish(model, optimizer, scaler, max_norm)
+    return total
+
+
+@accumulate.wrong("watcher-says")
+def scales_twice_in_the_loop(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    count = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    for inputs, targets in micro_batches:
+        with region(inputs):
+            loss = loss_function(model(inputs), targets) * (len(inputs) / count)
+        scaler.scale(scaler.scale(loss)).backward()
+        total += loss.detach()
+    finish(model, optimizer, scaler, max_norm)
+    return total
+
+
+@accumulate.wrong("basics")
+def walks_back_inside_but_the_last(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    optimizer.zero_grad()
+    count = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    for number, (inputs, targets) in enumerate(micro_batches, start=1):
+        with region(inputs):
+            loss = loss_function(model(inputs), targets) * (len(inputs) / count)
+        with torch.autocast(inputs.device.type, FP16, enabled=number < len(micro_batches)):
+            scaler.scale(loss).backward()
+        total += loss.detach()
+    finish(model, optimizer, scaler, max_norm)
+    return total
+
+
+@accumulate.wrong("basics")
+def accumulates_over_finite_ones(model, optimizer, scaler, loss_function, micro_batches, max_norm):
+    if not optimizer.state or not finite(model):
+        optimizer.zero_grad()
+    total = walk_back_all(model, scaler, loss_function, micro_batches)
+    finish(model, optimizer, scaler, max_norm)
+    return total
+
+
+@accumulate.wrong("basics")
+def accumulates_and_leaves_when_it_overflows(
+    model, optimizer, scaler, loss_function, micro_batches, max_norm
+):
+    optimizer.zero_grad()
+    total = walk_back_all(model, scaler, loss_function, micro_batches)
+    if finite(model):
+        finish(model, optimizer, scaler, max_norm)
+    return total
+
+
 # 7.4 Two optimizers, one scaler
 
 
@@ -1572,6 +2108,137 @@ def keeps_the_head_in_fp32(encoder, head, first, second, scaler, loss_function, 
     return loss.detach()
 
 
+@share.right
+def encodes_without_activations(encoder, head, first, second, scaler, loss_function, inputs, targets):
+    first.zero_grad()
+    second.zero_grad()
+    with region(inputs):
+        features = torch.utils.checkpoint.checkpoint(encoder, inputs, use_reentrant=False)
+        loss = loss_function(head(features), targets)
+    scaler.scale(loss).backward()
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+    return loss.detach()
+
+
+@share.right
+def skips_each_by_hand(encoder, head, first, second, scaler, loss_function, inputs, targets):
+    loss = walk_back_both(encoder, head, first, second, scaler, loss_function, inputs, targets)
+    for model, optimizer in ((encoder, first), (head, second)):
+        scaler.unscale_(optimizer)
+        if finite(model):
+            scaler.step(optimizer)
+    scaler.update()
+    return loss
+
+
+def walk_back_both(encoder, head, first, second, scaler, loss_function, inputs, targets):
+    first.zero_grad()
+    second.zero_grad()
+    with region(inputs):
+        loss = loss_function(head(encoder(inputs)), targets)
+    scaler.scale(loss).backward()
+    return loss.detach()
+
+
+@share.wrong("basics")
+def copies_the_scaler_for_the_head(encoder, head, first, second, scaler, loss_function, inputs, targets):
+    other = copy.deepcopy(scaler)
+    loss = walk_back_both(encoder, head, first, second, scaler, loss_function, inputs, targets)
+    other.scale(loss)
+    scaler.step(first)
+    other.step(second)
+    scaler.update()
+    return loss
+
+
+@share.wrong("basics")
+def unscales_the_head_and_steps_directly(
+    encoder, head, first, second, scaler, loss_function, inputs, targets
+):
+    loss = walk_back_both(encoder, head, first, second, scaler, loss_function, inputs, targets)
+    scaler.unscale_(second)
+    scaler.step(first)
+    second.step()
+    scaler.update()
+    return loss
+
+
+@share.wrong("basics")
+def walks_back_in_two_parts_one_inside(encoder, head, first, second, scaler, loss_function, inputs, targets):
+    first.zero_grad()
+    second.zero_grad()
+    with region(inputs):
+        features = encoder(inputs)
+        cut = features.detach().requires_grad_()
+        loss = loss_function(head(cut), targets)
+        scaler.scale(loss).backward()
+    features.backward(cut.grad)
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+    return loss.detach()
+
+
+@share.wrong("one-cleared")
+def clears_the_head_only_of_infinities(encoder, head, first, second, scaler, loss_function, inputs, targets):
+    first.zero_grad()
+    if not finite(head):
+        second.zero_grad()
+    with region(inputs):
+        loss = loss_function(head(encoder(inputs)), targets)
+    scaler.scale(loss).backward()
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+    return loss.detach()
+
+
+@share.wrong("basics")
+def clears_both_at_first_and_after_skips(
+    encoder, head, first, second, scaler, loss_function, inputs, targets
+):
+    if not second.state or not finite(encoder, head):
+        first.zero_grad()
+        second.zero_grad()
+    with region(inputs):
+        loss = loss_function(head(encoder(inputs)), targets)
+    scaler.scale(loss).backward()
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+    return loss.detach()
+
+
+@share.wrong("basics")
+def shares_no_infinite_loss(encoder, head, first, second, scaler, loss_function, inputs, targets):
+    first.zero_grad()
+    second.zero_grad()
+    with region(inputs):
+        loss = loss_function(head(encoder(inputs)), targets)
+    if not loss.isfinite():
+        return loss.detach()
+    scaler.scale(loss).backward()
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+    return loss.detach()
+
+
+@share.wrong("watcher-says")
+def scales_twice_for_both(encoder, head, first, second, scaler, loss_function, inputs, targets):
+    first.zero_grad()
+    second.zero_grad()
+    with region(inputs):
+        loss = loss_function(head(encoder(inputs)), targets)
+    scaler.scale(scaler.scale(loss)).backward()
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+    return loss.detach()
+
+
 @share.wrong("wrong-pair")
 def swaps_the_rates(encoder, head, first, second, scaler, loss_function, inputs, targets):
     second.param_groups[0]["lr"] *= 0.5
@@ -1755,6 +2422,93 @@ def moves_before_the_step(model, optimizer, scaler, scheduler, loss_function, in
     scaler.step(optimizer)
     scaler.update()
     return scaler.get_scale() >= before
+
+
+@schedule.wrong("schedules-first")
+def moves_before_good_steps(model, optimizer, scaler, scheduler, loss_function, inputs, targets):
+    backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.unscale_(optimizer)
+    finite = all(bool(each.grad.isfinite().all()) for each in model.parameters())
+    if finite:
+        scheduler.step()
+    scaler.step(optimizer)
+    scaler.update()
+    return finite
+
+
+def asks(good):
+    """Return an answer that moves where `good(parameters, loss)` is true."""
+
+    def answer(model, optimizer, scaler, scheduler, loss_function, inputs, targets):
+        loss = backward(model, optimizer, scaler, loss_function, inputs, targets)
+        stepped = bool(good([*model.parameters()], loss))
+        scaler.step(optimizer)
+        scaler.update()
+        if stepped:
+            scheduler.step()
+        return stepped
+
+    return answer
+
+
+@schedule.wrong("looks-in-part")
+def asks_the_first_gradient(*given):
+    return asks(lambda parameters, loss: parameters[0].grad.isfinite().all())(*given)
+
+
+@schedule.wrong("looks-in-part")
+def asks_the_last_gradient(*given):
+    return asks(lambda parameters, loss: parameters[-1].grad.isfinite().all())(*given)
+
+
+@schedule.wrong("looks-in-part")
+def asks_one_number(*given):
+    return asks(lambda parameters, loss: parameters[2].grad[0, 0].isfinite())(*given)
+
+
+@schedule.wrong("looks-in-part")
+def asks_for_nan(*given):
+    return asks(lambda parameters, loss: not any(each.grad.isnan().any() for each in parameters))(*given)
+
+
+@schedule.wrong("looks-in-part")
+def asks_for_infinities(*given):
+    return asks(lambda parameters, loss: not any(each.grad.isinf().any() for each in parameters))(*given)
+
+
+@schedule.wrong("looks-in-part")
+def asks_for_a_small_loss(*given):
+    return asks(lambda parameters, loss: loss < 1e6)(*given)
+
+
+@schedule.right
+def asks_all_gradients(*given):
+    return asks(lambda parameters, loss: all(each.grad.isfinite().all() for each in parameters))(*given)
+
+
+@schedule.wrong("rate-by-hand")
+def puts_the_rate_back(model, optimizer, scaler, scheduler, loss_function, inputs, targets):
+    rate, before = optimizer.param_groups[0]["lr"], scaler.get_scale()
+    backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.step(optimizer)
+    scaler.update()
+    scheduler.step()
+    stepped = scaler.get_scale() >= before
+    if not stepped:
+        optimizer.param_groups[0]["lr"] = rate
+    return stepped
+
+
+@schedule.wrong("rate-by-hand")
+def halves_the_rate_itself(model, optimizer, scaler, scheduler, loss_function, inputs, targets):
+    before = scaler.get_scale()
+    backward(model, optimizer, scaler, loss_function, inputs, targets)
+    scaler.step(optimizer)
+    scaler.update()
+    stepped = scaler.get_scale() >= before
+    if stepped:
+        optimizer.param_groups[0]["lr"] *= 0.5
+    return stepped
 
 
 @schedule.wrong("wrong-schedule")
@@ -2169,6 +2923,31 @@ class LeavesTheScalerOutIfDisabled(Keeps):
                 raise
 
 
+@checkpoint.right
+class SavesATuple(Keeps):
+    """The four states, without names."""
+
+    def save(self, path):
+        torch.save(tuple(self.state().values()), path)
+
+    def load(self, path):
+        names = ("model", "optimizer", "scheduler", "scaler")
+        self.restore(dict(zip(names, torch.load(path, weights_only=True), strict=True)))
+
+
+@checkpoint.right
+class SavesTheRandomNumbersToo(Keeps):
+    """More than was asked for."""
+
+    def save(self, path):
+        torch.save([self.state(), torch.get_rng_state()], path)
+
+    def load(self, path):
+        state, drawn = torch.load(path, weights_only=True)
+        torch.set_rng_state(drawn)
+        self.restore(state)
+
+
 @checkpoint.wrong("scale-lost")
 class ForgetsTheScaler(Keeps):
     def state(self):
@@ -2230,7 +3009,7 @@ class ForgetsTheScheduler(Keeps):
         super().restore(state | {"scheduler": self.scheduler.state_dict()})
 
 
-@checkpoint.wrong("schedule-lost")
+@checkpoint.wrong("momenta-lost")
 class ForgetsOptimizerAndRate(Keeps):
     def restore(self, state):
         super().restore(state | {"optimizer": self.optimizer.state_dict()})
@@ -2252,9 +3031,21 @@ class PicklesTheScheduler(Keeps):
 
 
 @checkpoint.wrong("pickled-objects")
-class SavesATuple(Keeps):
+class PicklesAnUnknownKind(Keeps):
     def save(self, path):
-        torch.save([*self.state().values()], path)
+        torch.save(self.state() | {"path": path}, path)
+
+
+@checkpoint.wrong("cannot-be-saved")
+class ForgetsTheParentheses(Keeps):
+    def save(self, path):
+        torch.save(self.state() | {"scaler": self.scaler.state_dict}, path)
+
+
+@checkpoint.wrong("cannot-be-saved")
+class SavesTheScalerItself(Keeps):
+    def save(self, path):
+        torch.save(self.state() | {"scaler": self.scaler}, path)
 
 
 @checkpoint.wrong("no-file")
@@ -2282,6 +3073,131 @@ class UpdatesFirst(Keeps):
         for group in self.optimizer.param_groups:
             group["lr"] *= 0.9
         torch.save(self.state(), path)
+
+
+@checkpoint.wrong("save-disturbs")
+class ClearsGradients(Keeps):
+    def save(self, path):
+        self.optimizer.zero_grad()
+        torch.save(self.state(), path)
+
+
+@checkpoint.wrong("save-disturbs")
+class Reseeds(Keeps):
+    def save(self, path):
+        torch.manual_seed(0)
+        torch.save(self.state(), path)
+
+
+@checkpoint.wrong("save-disturbs")
+class SavesInFp64(Keeps):
+    def save(self, path):
+        self.model.double()
+        torch.save(self.state(), path)
+
+
+@checkpoint.wrong("save-disturbs")
+class FreezesFirst(Keeps):
+    def save(self, path):
+        self.model.requires_grad_(False)
+        torch.save(self.state(), path)
+
+
+@checkpoint.wrong("objects-changed")
+class LoadsForInference(Keeps):
+    def restore(self, state):
+        super().restore(state)
+        self.model.eval()
+
+
+@checkpoint.wrong("objects-changed")
+class FreezesOnLoad(Keeps):
+    def restore(self, state):
+        super().restore(state)
+        self.model.requires_grad_(False)
+
+
+@checkpoint.wrong("objects-changed")
+class AssignsTheWeights(Keeps):
+    def restore(self, state):
+        self.model.load_state_dict(state["model"], assign=True)
+        super().restore(state | {"model": self.model.state_dict()})
+
+
+@checkpoint.wrong("run-broken")
+class WritesTheScaleAsANumber(Keeps):
+    def restore(self, state):
+        super().restore(state | {"scaler": {}})
+        if state["scaler"]:
+            self.scaler._scale = state["scaler"]["scale"]
+
+
+@checkpoint.wrong("objects-changed")
+class EmptiesTheGroups(Keeps):
+    def restore(self, state):
+        super().restore(state)
+        self.optimizer.param_groups.clear()
+
+
+@checkpoint.wrong("run-broken")
+class LosesTheRate(Keeps):
+    def restore(self, state):
+        super().restore(state)
+        for group in self.optimizer.param_groups:
+            group["lr"] = None
+
+
+@checkpoint.wrong("schedule-lost")
+class KeepsTheEpochOnly(Keeps):
+    def restore(self, state):
+        epoch = state["scheduler"]["last_epoch"]
+        super().restore(state | {"scheduler": self.scheduler.state_dict()})
+        self.scheduler.last_epoch = epoch
+
+
+@checkpoint.wrong("momenta-lost")
+class KeepsRatesAndMomentaOnly(Keeps):
+    def restore(self, state):
+        own = self.optimizer.state_dict()
+        for group, saved in zip(own["param_groups"], state["optimizer"]["param_groups"], strict=True):
+            group["lr"] = saved["lr"]
+        super().restore(state | {"optimizer": own | {"state": state["optimizer"]["state"]}})
+
+
+@checkpoint.wrong("weights-lost")
+class KeepsItInTheClass(Keeps):
+    def save(self, path):
+        type(self).kept = copy.deepcopy(self.state())
+        torch.save({}, path)
+
+    def load(self, path):
+        self.restore(type(self).kept)
+
+
+@checkpoint.wrong("weights-lost")
+class SavesWhatItFirstSaw(Keeps):
+    def __init__(self, *parts):
+        super().__init__(*parts)
+        self.kept = copy.deepcopy(self.state())
+
+    def save(self, path):
+        torch.save(self.kept, path)
+
+
+@checkpoint.wrong("scale-lost")
+class LoadsTheScaleIfItIsLower(Keeps):
+    def restore(self, state):
+        amp = state["scaler"]
+        lower = amp and amp["scale"] < self.scaler.get_scale()
+        super().restore(state | {"scaler": amp if lower else {}})
+
+
+@checkpoint.wrong("fresh-scale-lost")
+class FallsBackToTheUsualScale(Keeps):
+    def restore(self, state):
+        super().restore(state)
+        if not state["scaler"] and self.scaler.state_dict():
+            self.scaler.update(65536.0)
 
 
 @checkpoint.wrong("empty-state")
@@ -2355,7 +3271,7 @@ def takes_gradients_for_activations():
 
 
 @read.wrong("run-B")
-def takes_sinking_for_no_update():
+def takes_sinking_for_growing():
     return reads(B="r")
 
 
@@ -2370,12 +3286,12 @@ def takes_nan_for_lost_gradients():
 
 
 @read.wrong("run-E")
-def takes_scheduled_for_no_update():
+def takes_skips_for_growth():
     return reads(E="r")
 
 
 @read.wrong("run-F")
-def takes_resumed_for_no_update():
+def takes_resumed_for_growth():
     return reads(F="r")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -14,21 +14,25 @@ from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.lessons.l07.scenes import DEVICE, Bench, Loss, Scene
 from amp_lab.course.lessons.l07.trials import Trial, expect_loss, looks_like, play
-from amp_lab.course.lessons.l07.verdicts import expect_step
+from amp_lab.course.lessons.l07.verdicts import expect_no_graph, expect_step
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 _TIGHT, _WIDE = 0.5, 1000.0
+_NO_LIMIT = 1e30
 _RTOL = 0.02  # each micro-batch is rounded by itself
 SCENES = (
     (Scene("cco", examples=6), (2, 2, 2), _WIDE),
-    (Scene("ccoc", examples=6), (2, 2, 2), _TIGHT),
+    (Scene("ccocnci", examples=6), (2, 2, 2), _TIGHT),
     (Scene("ccc", examples=6, seed=1), (3, 2, 1), _WIDE),
+    # What a step leaves in `.grad` is half as large as what the next one adds.
+    (Scene("ccc", scale=2.0, examples=4), (2, 2), _WIDE),
     (Scene("cco", examples=7, seed=2), (1, 5, 1), _TIGHT),
     (Scene("clclc", examples=6, seed=3), (4, 2), _TIGHT),
     (Scene("occ", examples=5), (5,), _TIGHT),
     (Scene("ccoc", examples=9, ours=True, interval=2), (4, 4, 1), _TIGHT),
     (Scene("ccc", scale=2.0**18, size=2.0**-12), (1, 2, 3), _TIGHT * 2.0**-12),
     (Scene("ccl", optimizer="fused SGD", examples=8), (1, 1, 1, 1, 2, 2), _TIGHT),
+    (Scene("cc", stale=500.0), (2, 4), _WIDE),
     (Scene("cc", stale=torch.inf), (2, 4), _WIDE),
 )
 
@@ -163,28 +167,58 @@ def accumulated_step(ask: Ask) -> None:
 
 def _judge(trial: Trial) -> None:
     passes = len(trial.bench.sizes)  # type: ignore[attr-defined]
-    calls = sum(each.name == "forward" for each in trial.calls)
-    expect_step(trial, _explain, "wrong-sum", rules=_RULES, passes=passes, rtol=_RTOL)
+    expect_step(trial, _explain, "wrong-sum", told="watcher-says", rules=_RULES, passes=passes, rtol=_RTOL)
     if trial.error:
         return
-    if calls < passes:
-        shown = {"got": f"{calls} call of the model", "want": f"{passes} micro-batches"}
-        raise Mistake("concatenates", call=trial.call, **shown)
+    expect_no_graph(trial)
+    _expect_one_at_a_time(trial)
     _explain_loss(trial)
     expect_loss(trial, scaled="sum-scaled", attached="sum-attached", wrong="wrong-total", rtol=_RTOL)
 
 
+def _expect_one_at_a_time(trial: Trial) -> None:
+    """Raise `Mistake` unless each micro-batch had a forward and a backward pass before the next one."""
+    sizes = sorted(trial.bench.sizes)  # type: ignore[attr-defined]
+    seen = sorted(each.size for each in trial.calls if each.name == "forward")
+    if seen != sizes and sum(seen) < sum(sizes):
+        shown = {"got": f"{len(seen)} of {len(sizes)}", "want": "all"}
+        raise Mistake("ends-early", call=trial.call, **shown)
+    if seen != sizes:
+        shown = {"got": ", ".join(map(str, seen)), "want": ", ".join(map(str, sizes))}
+        raise Mistake("concatenates", call=trial.call, **shown)
+    passes = [each.name for each in trial.calls if each.name in ("forward", "backward")]
+    together = max(len(list(run)) for name, run in groupby(passes) if name == "forward")
+    if together > 1:
+        raise Mistake("graphs-together", call=trial.call, got=together, want=1)
+
+
 def _explain(trial: Trial, observed: dict[str, Any]) -> None:
     names = [each.name for each in trial.calls]
+    times = max(names.count("update"), names.count("step"))
+    if times > 1:
+        raise Mistake("steps-in-loop", **observed | {"steps": times})
     if names.count("unscale") > 1 or ("unscale" in names and "backward" in names[names.index("unscale") :]):
         raise Mistake("unscales-in-loop", **observed)
-    if names.count("update") > 1 or names.count("step") > 1:
-        raise Mistake("steps-in-loop", **observed | {"steps": names.count("step")})
     if trial.error:
         return
     for diagnosis, step in _MISCONCEPTIONS:
         if looks_like(trial, step, _RTOL):
             raise Mistake(diagnosis, **observed)
+    walks = [number for number, name in enumerate(names) if name == "backward"]
+    if walks and "zero" in names[walks[0] : walks[-1]]:
+        raise Mistake("cleared-between", **observed)
+    if trial.overflows and trial.after.scale >= trial.before.scale and "update" in names:
+        raise Mistake("drops-bad", **observed)
+    if _right_without_limit(trial):
+        raise Mistake("clips-otherwise", **observed)
+
+
+def _right_without_limit(trial: Trial) -> bool:
+    """Return whether the answer is right if the limit is one that nothing reaches."""
+    bench = trial.bench
+    sizes, limit = bench.sizes, bench.max_norm  # type: ignore[attr-defined]
+    wide = partial(AccumulatingBench, bench.scene, sizes, _NO_LIMIT)
+    return bool(limit < _WIDE) and trial.elsewhere(wide)
 
 
 def _explain_loss(trial: Trial) -> None:

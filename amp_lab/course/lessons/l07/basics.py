@@ -19,17 +19,22 @@ SAYS = {
     "never-skips": "`optimizer.step()` was called directly. Nobody looks for an overflow there: that is `scaler.step`.",
     "not-unscaled": "`optimizer.step()` was called directly, with gradients that are multiplied by the scale.",
     "stepped-twice": "An optimizer was asked to step more than once.",
+    "other-scaler": "A scaler other than the one that was passed asked the optimizer to step.",
     "no-step": "No optimizer was asked to step.",
-    "update-first": "`scaler.update()` came before `scaler.step`.",
+    "update-first": "`scaler.update()` came before any `scaler.step`.",
+    "scale-given": "`scaler.update` was given a scale: it takes that one, and neither lowers nor counts by itself.",
     "no-update": "`scaler.update()` was not called.",
     "update-twice": "`scaler.update()` was called more than once in one step.",
     "step-first": "`scaler.step` came before the backward pass: what it used were gradients of an earlier step.",
+    "unscales-early": "`unscale_` was called before the backward pass, when there was nothing to divide yet.",
     "cleared-too-early": "The gradients were cleared between the backward pass and the step.",
     "stale-counts": "The gradients that were there from before were not cleared, and count as well.",
     "backward-inside": "The backward pass ran inside of the autocast region.",
 }
 # These are wrong even if the weights do not show it.
 CERTAIN = ("forward-twice", "no-autocast", "bf16-region", "backward-inside")
+# The calls tell these so plainly that nothing else needs to be asked.
+PLAIN = ("other-scaler", "step-first", "update-first", "unscales-early")
 
 
 def fault(calls: Sequence[Call], passes: int = 1, optimizers: int = 1, *, ended: bool = True) -> str | None:
@@ -40,9 +45,10 @@ def fault(calls: Sequence[Call], passes: int = 1, optimizers: int = 1, *, ended:
     """
     names = [each.name for each in calls]
     return (
-        _forward(calls, passes * optimizers)
+        _other(names)
+        or _forward(calls, passes * optimizers)
         or _backward(names)
-        or _step(calls, names, optimizers)
+        or _step(calls, names)
         or (_update(names) if ended else None)
         or _cleared(names)
         or _inside(calls)
@@ -55,10 +61,15 @@ def certain_fault(calls: Sequence[Call], *, passes: int = 1, optimizers: int = 1
     return found if found in CERTAIN else None
 
 
+def _other(names: Sequence[str]) -> str | None:
+    return "other-scaler" if "other" in names else None
+
+
 def _forward(calls: Sequence[Call], times: int) -> str | None:
     forwards = [each for each in calls if each.name == "forward"]
     if not forwards:
-        return "no-forward"
+        names = [each.name for each in calls]
+        return "step-first" if "step" in names and "scale" not in names else "no-forward"
     if any(each.autocast is None for each in forwards):
         return "no-autocast"
     if any(each.autocast != torch.float16 for each in forwards):
@@ -71,19 +82,23 @@ def _backward(names: Sequence[str]) -> str | None:
         return "no-backward"
     if "scale" not in names[: names.index("backward")]:
         return "not-scaled"
+    if "unscale" in names[: names.index("backward")]:
+        return "unscales-early"
     return None
 
 
-def _step(calls: Sequence[Call], names: Sequence[str], optimizers: int) -> str | None:
-    direct, inside = 0, False
-    for name in names:
-        inside = name == "step" or (inside and name != "stepped")
-        direct += name == "runs" and not inside
-    steps = names.count("step")
-    if direct and not steps:
-        return "never-skips" if "unscale" in names else "not-unscaled"
-    if direct or steps > optimizers:
+def _step(calls: Sequence[Call], names: Sequence[str]) -> str | None:
+    direct, inside = set(), False
+    for each in calls:
+        inside = each.name == "step" or (inside and each.name != "stepped")
+        if each.name == "runs" and not inside:
+            direct.add(each.of)
+    steps = [each.of for each in calls if each.name == "step"]
+    if direct & set(steps) or len(steps) > len(set(steps)):
         return "stepped-twice"
+    if direct:
+        unscaled = {each.of for each in calls if each.name == "unscale"}
+        return "never-skips" if direct <= unscaled else "not-unscaled"
     if not steps:
         return "no-step"
     return "step-first" if names.index("step") < names.index("backward") else None
@@ -94,7 +109,9 @@ def _update(names: Sequence[str]) -> str | None:
         return "no-update"
     if names.count("update") > 1:
         return "update-twice"
-    return "update-first" if names.index("update") < names.index("step") else None
+    if names.index("update") < names.index("step"):
+        return "update-first"
+    return "scale-given" if "set" in names else None
 
 
 def _cleared(names: Sequence[str]) -> str | None:
@@ -105,5 +122,6 @@ def _cleared(names: Sequence[str]) -> str | None:
 
 
 def _inside(calls: Sequence[Call]) -> str | None:
-    passes = [each for each in calls if each.name == "backward"]
-    return "backward-inside" if passes and passes[-1].autocast else None
+    # A pass that builds a graph of its own, as a gradient penalty needs it, may belong to the forward pass.
+    passes = [each for each in calls if each.name == "backward" and not each.keeps]
+    return "backward-inside" if any(each.autocast for each in passes) else None

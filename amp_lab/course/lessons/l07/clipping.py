@@ -14,13 +14,13 @@ from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.lessons.l07.scenes import DEVICE, Bench, Loss, Scene
 from amp_lab.course.lessons.l07.trials import RTOL, Trial, expect_number, looks_like, play
-from amp_lab.course.lessons.l07.verdicts import expect_step
+from amp_lab.course.lessons.l07.verdicts import expect_no_graph, expect_step, known_to_pytorch
 
-# Norms are about 3: the first limit cuts each of them, the next one some, the last one none that is true.
-_TIGHT, _LOOSE, _WIDE = 0.5, 2.5, 1000.0
+# Norms are from 1 to 3: the first limit cuts each of them, the next one some, and little; the last one none.
+_TIGHT, _LOOSE, _WIDE = 0.5, 1.5, 1000.0
 SCENES = (
     (Scene("ccoc", seed=1), _WIDE),
-    (Scene("ccocc"), _TIGHT),
+    (Scene("ccocnci"), _TIGHT),
     (Scene("occcoc", interval=2, seed=2), _LOOSE),
     (Scene("ccoc", scale=2.0**4), _TIGHT),
     (Scene("ccoc", scale=2.0**14, ours=True), _TIGHT),
@@ -30,6 +30,7 @@ SCENES = (
     (Scene("ccoc", optimizer="fused SGD"), _TIGHT),
     (Scene("ccoc", optimizer="fused Adam", seed=3), _LOOSE),
     (Scene("cco", net="batch norm"), _TIGHT),
+    (Scene("cc", stale=500.0), _TIGHT),
     (Scene("cc", stale=torch.inf), _TIGHT),
 )
 Cut = Callable[[Sequence[torch.Tensor], float], torch.Tensor]
@@ -63,6 +64,12 @@ def _by_value(parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tens
 def _one_by_one(parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
     for each in parameters:
         torch.nn.utils.clip_grad_norm_([each], max_norm)
+    return torch.zeros(())
+
+
+def _by_layer(parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
+    for number in range(0, len(parameters), 2):
+        torch.nn.utils.clip_grad_norm_(parameters[number : number + 2], max_norm)
     return torch.zeros(())
 
 
@@ -119,6 +126,7 @@ _MISCONCEPTIONS = (
     ("cuts-values", step_with(_by_value, unscale=False)),
     ("one-by-one", step_with(_one_by_one)),
     ("one-by-one", step_with(_one_by_one, unscale=False)),
+    ("one-by-one", step_with(_by_layer)),
     ("always-cuts", step_with(_always)),
     ("always-cuts", step_with(_always, unscale=False)),
 )
@@ -127,6 +135,7 @@ _MISCONCEPTIONS = (
 _RULES = {
     "clip-before-unscale": "clips-scaled",
     "clip-after-step": "not-clipped",
+    "clip-of-nothing": "not-clipped",
     "clip-raises-on-overflow": "raises-on-overflow",
     "unscaled-by-hand": "unscales-again",
 }
@@ -140,16 +149,17 @@ def clipped_step(ask: Ask) -> None:
 
 
 def _judge(trial: Trial) -> None:
-    expect_step(trial, _explain, "wrong-clipped-step", rules=_RULES)
+    expect_step(trial, _explain, "wrong-clipped-step", told="watcher-says", rules=_RULES)
     if not trial.error:
+        expect_no_graph(trial)
         _expect_norm(trial)
 
 
 def _explain(trial: Trial, observed: dict[str, Any]) -> None:
     """Recognise what is wrong about the clipping."""
-    if "non-finite" in trial.error:
-        raise Mistake("raises-on-overflow", **observed)
     if trial.error:
+        if trial.overflows and not known_to_pytorch(trial):  # steps without an overflow were right up to here
+            raise Mistake("raises-on-overflow", **observed)
         return
     for diagnosis, step in _MISCONCEPTIONS:
         if looks_like(trial, step):
@@ -157,6 +167,8 @@ def _explain(trial: Trial, observed: dict[str, Any]) -> None:
 
 
 def _expect_norm(trial: Trial) -> None:
+    if isinstance(trial.got, torch.Tensor) and trial.got.shape != ():
+        raise Mistake("norm-shape", call=trial.call, got=tuple(trial.got.shape), want="`()`")
     expect_number(trial, trial.want, "norm-attached")
     got, want = float(trial.got), float(trial.want)
     shown = {"call": trial.call, "got": f"{got:.6g}", "want": f"{want:.6g}"}
@@ -170,6 +182,8 @@ def _expect_norm(trial: Trial) -> None:
     scale = trial.before.scale
     if math.isclose(got, want * scale, rel_tol=RTOL):
         raise Mistake("norm-scaled", **shown)
+    if got == 0:
+        raise Mistake("norm-of-nothing", **shown)
     if math.isclose(got, min(want, limit), rel_tol=RTOL):
         raise Mistake("norm-after", **shown)
     raise Mistake("wrong-norm", **shown)

@@ -12,11 +12,16 @@ Kind = Literal["plain", "batch norm", "dropout"]
 
 
 class Call(NamedTuple):
-    """Something that a loop did. `autocast` is the dtype in force; `of` says which optimizer or network, by number."""
+    """Something that a loop did. `autocast` is the dtype in force; `of` says which optimizer or network, by number.
+
+    `size` is the number of examples of a forward pass; `keeps` says that a backward pass builds a graph of its own.
+    """
 
     name: str
     autocast: torch.dtype | None = None
     of: int = 0
+    size: int = 0
+    keeps: bool = False
 
 
 def autocast_in_force(kind: str) -> torch.dtype | None:
@@ -24,17 +29,26 @@ def autocast_in_force(kind: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
+def _walking_back() -> bool:
+    """Return whether a backward pass is under way. No public function of PyTorch says so."""
+    return torch._C._current_graph_task_id() != -1
+
+
 class _Note(torch.autograd.Function):
     """Hands its input on, and notes the way back."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, calls: list[Call]) -> torch.Tensor:
-        ctx.calls = calls
+    def forward(x: torch.Tensor, calls: list[Call]) -> torch.Tensor:
         return x.view_as(x)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, ctx.calls = inputs  # apart from `forward`: `torch.func` insists on that
+
+    @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        ctx.calls.append(Call("backward", autocast_in_force(grad.device.type)))
+        dtype = autocast_in_force(grad.device.type)
+        ctx.calls.append(Call("backward", dtype, keeps=torch.is_grad_enabled()))
         return grad, None
 
 
@@ -42,8 +56,12 @@ class _Swell(torch.autograd.Function):
     """Hands its input on; the gradient on the way back becomes infinite, as if it had overflowed there."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(x: torch.Tensor) -> torch.Tensor:
         return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep nothing."""
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
@@ -57,6 +75,15 @@ class _Drop(nn.Module):
         return x * (2.0 * (torch.rand(x.shape) > 0.5).to(x)) if self.training else x
 
 
+class _Norm(nn.BatchNorm1d):
+    """Batch norm whose statistics do not move a second time if activation checkpointing comes by again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not _walking_back():
+            return super().forward(x)
+        return nn.functional.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+
+
 class Net(nn.Module):
     """Two linear layers, `features` numbers in and `outputs` out. `swells` lets the gradients of its weights overflow.
 
@@ -68,14 +95,17 @@ class Net(nn.Module):
     ) -> None:
         super().__init__()
         self.calls, self.number, self.swells = calls, number, False
-        between: dict[Kind, nn.Module] = {"batch norm": nn.BatchNorm1d(HIDDEN), "dropout": _Drop()}
+        between: dict[Kind, nn.Module] = {"batch norm": _Norm(HIDDEN), "dropout": _Drop()}
         self.first = nn.Linear(features, HIDDEN)
         self.between = between.get(kind, nn.Identity())
         self.last = nn.Linear(HIDDEN, outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (examples, outputs) for (examples, features)."""
-        self.calls.append(Call("forward", autocast_in_force(x.device.type), self.number))
+        if not _walking_back():  # where activation checkpointing computes once more what it has not kept
+            self.calls.append(
+                Call("forward", autocast_in_force(x.device.type), self.number, len(x) if x.dim() else 1)
+            )
         first, last = self.first.weight, self.last.weight
         if self.swells:
             first, last = _Swell.apply(first), _Swell.apply(last)  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
-from amp_lab.course.lessons.l07.logs import FAULTS, TRUTH
+from amp_lab.course.lessons.l07.runs import FAULTS, TRUTH
 
 
 @checker("7.8")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
+import textwrap
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from amp_lab.course.judging.ask import Ask
-from amp_lab.course.judging.describe import describe
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
-from amp_lab.course.lessons.l07.scenes import DEVICE, Scene, State
+from amp_lab.course.lessons.l07.scenes import DEVICE, Scene
 from amp_lab.course.lessons.l07.scheduling import SchedulingBench, right
+from amp_lab.course.lessons.l07.whole import Whole, difference, differs, whole
 
 
 class Case(NamedTuple):
@@ -25,47 +29,53 @@ class Case(NamedTuple):
     saved: bool = True
     loaded: bool = True
     as_text: bool = False  # the path
+    fresh: float = 2.0**16  # the scale of the new objects
 
 
 SCENES = (
     Case(Scene("cococc", scale=2.0**12, interval=3), 3),
     Case(Scene("cccocc", scale=2.0**8, interval=3, optimizer="Adam", seed=1), 2, as_text=True),
-    Case(Scene("cccccc", scale=2.0**8, interval=4, net="batch norm", seed=2), 3),
+    Case(Scene("cccccc", scale=2.0**8, interval=4, net="batch norm", seed=2), 3, fresh=2.0**6),
     Case(Scene("coccc", ours=True, interval=2), 3),
     Case(Scene("cccc", optimizer="fused Adam"), 2),
     Case(Scene("occc"), 1),
     Case(Scene("ccc"), 0),
-    Case(Scene("cccc"), 2, saved=False),
+    Case(Scene("cccc"), 2, saved=False, fresh=2.0**9),
     Case(Scene("cccc"), 2, loaded=False),
     Case(Scene("cccc"), 2, saved=False, loaded=False),
 )
-# Of a checkpoint, what is told when it is missing: the part of the state that differs first, in this order.
-_LOST = (
-    ("model.", "weights-lost", "the weights"),
-    ("learning rate", "schedule-lost", "the learning rate"),
-    (" of ", "momenta-lost", "what the optimizer keeps"),
-)
+# The part of a run that is not as it was, and what is told of it.
+_DIAGNOSES = {
+    "objects": "objects-changed",
+    "model": "weights-lost",
+    "optimizer": "momenta-lost",
+    "learning rate": "schedule-lost",
+    "scheduler": "schedule-lost",
+    "scale": "scale-lost",
+    "scaler": "clean-steps-lost",
+}
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which PyTorch writes into some of its messages
 
 
 class _Run(SchedulingBench):
-    """A run with a scaler that may be disabled."""
+    """A run with a scaler that may be disabled, and the keeper that a learner's class has made of it."""
 
-    def __init__(self, scene: Scene, enabled: bool) -> None:
+    def __init__(self, ask: Ask, scene: Scene, enabled: bool, words: str) -> None:
         super().__init__(scene)
         if not enabled:
             self.scaler = torch.amp.GradScaler(DEVICE.type, enabled=False)
-        self.parts = (self.net, self.optimizer, self.scheduler, self.scaler)
+        ask.in_words = lambda *_: f"`Checkpoint(model, optimizer, scheduler, scaler)` ({words})"
+        self.keeper = ask(self.net, self.optimizer, self.scheduler, self.scaler, may_change=True)
 
-    def train(self, first: int, last: int) -> None:
+    def train(self, first: int, last: int, scene: Scene | None = None) -> None:
+        self.scene = scene or self.scene
         for number in range(first, last):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(number)
                 right(*self.arguments(number))
 
-    def state(self) -> State:
-        state = super().state()
-        epoch = torch.tensor(float(self.scheduler.last_epoch))
-        return state._replace(tensors=state.tensors | {"last_epoch of the scheduler": epoch})
+    def look(self) -> Whole:
+        return whole(self.net, self.optimizer, self.scheduler, self.scaler)
 
 
 @checker("7.7")
@@ -73,59 +83,117 @@ def checkpoint(ask: Ask) -> None:
     """Save in the middle, look at the file, load into new objects, and let both go on."""
     with tempfile.TemporaryDirectory(prefix="amp-lab-") as folder:
         for number, case in enumerate(SCENES):
-            _play(ask, case, Path(folder) / f"run {number}.pt", first=number == 0)
+            place = Path(folder) / str(number)
+            place.mkdir()
+            _play(ask, case, place, first=number == 0)
 
 
-def _play(ask: Ask, case: Case, path: Path, *, first: bool) -> None:
-    run, twin = _Run(case.scene, case.saved), _Run(case.scene, case.saved)
-    run.train(0, case.stop)
-    twin.train(0, case.stop)
-    given: Any = str(path) if case.as_text else path
-    ask.in_words = lambda *_: f"`Checkpoint(model, optimizer, scheduler, scaler)` ({_words(case)})"
-    keeper = ask(*run.parts, may_change=True)
+def _play(ask: Ask, case: Case, folder: Path, *, first: bool) -> None:
+    run = _Run(ask, case.scene, case.saved, _words(case))
     if first:
         ask.returned = False  # its `__init__` is given
-    ask.call = f"`checkpoint.save(path)` after {case.stop} steps ({_words(case)})"
-    ask.run(_save, keeper, given)
-    _expect_file(ask.call, path)
-    _expect_same(ask.call, run, twin)
-    _load(ask, case, given, run)
+    ask.call = f"`Checkpoint(model, optimizer, scheduler, scaler)` ({_words(case)})"
+    _going_on(ask.call, run.train, 0, case.stop)
+    path = folder / "run.pt"
+    for time in ("", ", a second time,"):
+        ask.call = f"`checkpoint.save(path)`{time} after {case.stop} steps ({_words(case)})"
+        _save(ask, run, _given(case, path))
+        _expect_file(ask.call, path)
+    _load(ask, case, folder, run)
 
 
-def _load(ask: Ask, case: Case, given: Any, run: _Run) -> None:
-    """Load what `run` has saved into new objects, and let both go on."""
-    other = case.scene._replace(seed=case.scene.seed + 100, scale=2.0**16)
-    resumed = _Run(other, case.loaded)
-    resumed.scene = case.scene
-    resumed.train(0, min(1, case.stop))  # a life before that leaves its traces, unless it is overwritten
-    fresh = resumed.scaler.get_scale()
-    keeper = ask(*resumed.parts, may_change=True)
-    ask.call = f"`checkpoint.load(path)` in new objects ({_words(case)})"
+def _save(ask: Ask, run: _Run, given: Any) -> None:
+    """Save, and expect that this has changed nothing."""
+    before, grads = run.look(), _grads(run)
     try:
-        ask.run(_restore, keeper, given)
+        drawn = ask.run(_call_save, run.keeper, given)
+    except Contained as contained:
+        if contained.fault == "exception" and "pickle" in str(contained.error):
+            raise Mistake("cannot-be-saved", call=ask.call, got=_line(contained.error)) from None
+        raise
+    found = difference(_going_on(ask.call, run.look), before)
+    shown = found[1] if found else None
+    shown = shown or differs("`torch.get_rng_state()`", *drawn)
+    for name, grad in _grads(run).items():
+        shown = shown or differs(f"`{name}.grad`", grad, grads[name])
+    if shown is not None:
+        raise Mistake("save-disturbs", call=ask.call, **shown)
+
+
+def _grads(run: _Run) -> dict[str, torch.Tensor | None]:
+    return {
+        name: None if each.grad is None else each.grad.clone() for name, each in run.net.named_parameters()
+    }
+
+
+def _load(ask: Ask, case: Case, folder: Path, run: _Run) -> None:
+    """Load what `run` has saved into new objects, from another folder, and let both go on."""
+    other = case.scene._replace(seed=case.scene.seed + 100, scale=case.fresh)
+    resumed = _Run(ask, other, case.loaded, _words(case))
+    # A life before that leaves its traces, unless it is overwritten.
+    resumed.optimizer.param_groups[0]["weight_decay"] = 0.01
+    resumed.train(0, min(1, case.stop), case.scene._replace(seed=other.seed))
+    ask.call = f"`checkpoint.save(path)` of another run ({_words(case)})"
+    _save(ask, resumed, _given(case, folder / "other.pt"))
+    moved = folder / "moved"
+    moved.mkdir()
+    path = (folder / "run.pt").rename(moved / "file.pt")
+    ask.call = f"`checkpoint.load(path)` of a file that was moved, in new objects ({_words(case)})"
+    fresh = resumed.look()
+    try:
+        ask.run(_call_load, resumed.keeper, _given(case, path))
     except Contained as contained:
         _explain_error(ask.call, case, contained)
         raise
-    got, want = resumed.state(), run.state()
-    if not (case.saved and case.loaded):  # each goes on with its own scale
-        if got.scale != fresh:
-            shown = {"got": f"{got.scale:g}", "want": f"{fresh:g}"}
-            raise Mistake("fresh-scale-lost", call=ask.call, **shown)
-        want = want._replace(scale=got.scale, clean_steps=got.clean_steps)
+    got, want = _going_on(ask.call, resumed.look), run.look()
+    if not (case.saved and case.loaded):  # each goes on with its own scaler
+        _expect_fresh(ask.call, got, fresh)
+        want = want._replace(scaler=got.scaler)
     _compare(ask.call, got, want)
     if case.saved and case.loaded:
-        ask.call = f"`checkpoint.load(path)`, {len(case.scene.plan) - case.stop} steps later ({_words(case)})"
-        run.train(case.stop, len(case.scene.plan))
-        resumed.train(case.stop, len(case.scene.plan))
-        _compare(ask.call, resumed.state(), run.state())
+        last = len(case.scene.plan)
+        ask.call = f"`checkpoint.load(path)`, {last - case.stop} steps later ({_words(case)})"
+        _going_on(ask.call, resumed.train, case.stop, last, case.scene)
+        run.train(case.stop, last)
+        _compare(ask.call, _going_on(ask.call, resumed.look), run.look())
 
 
-def _save(keeper: Any, path: Any) -> None:
+def _expect_fresh(call: str, got: Whole, fresh: Whole) -> None:
+    found = difference(got._replace(parts=fresh.parts), fresh)
+    if found is not None:
+        _, shown = found
+        raise Mistake("fresh-scale-lost", call=call, **shown)
+
+
+def _call_save(keeper: Any, path: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the state of PyTorch's random numbers after and before: whoever runs this puts it back."""
+    torch.rand(1)
+    before = torch.get_rng_state()
     keeper.save(path)
+    return torch.get_rng_state(), before
 
 
-def _restore(keeper: Any, path: Any) -> None:
+def _call_load(keeper: Any, path: Any) -> None:
     keeper.load(path)
+
+
+def _given(case: Case, path: Path) -> Any:
+    return str(path) if case.as_text else path
+
+
+def _going_on(call: str, function: Callable[..., Any], *given: Any) -> Any:
+    """Call our own code with objects that went through the learner's hands."""
+    try:
+        return function(*given)
+    except Exception as error:
+        raise Mistake("run-broken", call=call, got=_line(error)) from None
+
+
+def _line(error: BaseException | None) -> str:
+    """Return an error in one line, without the names of the check's own classes."""
+    words = _COLOURS.sub("", str(error)).strip().partition("\n")[0].partition(": attribute lookup")[0]
+    words = re.sub(r"<class '[^']*\.(\w+)'>", r"\1", words)
+    return f"`{textwrap.shorten(f'{type(error).__name__}: {words}', 160, placeholder=' …')}`"
 
 
 def _words(case: Case) -> str:
@@ -141,68 +209,24 @@ def _expect_file(call: str, path: Path) -> None:
     if not path.is_file():
         raise Mistake("no-file", call=call, got="no file")
     try:
-        held = torch.load(path, weights_only=True, map_location="cpu")
+        with warnings.catch_warnings(action="ignore"):  # of files that another program has written
+            torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
-        line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:140]
-        raise Mistake("pickled-objects", call=call, got=f"`{line}`") from None
-    if not isinstance(held, dict):
-        raise Mistake("pickled-objects", call=call, got=describe(held))
-
-
-def _expect_same(call: str, run: _Run, twin: _Run) -> None:
-    """Expect that saving has changed nothing."""
-    found = _difference(run.state(), twin.state())
-    if found:
-        raise Mistake("save-disturbs", call=call, **found)
+        # PyTorch's message begins with advice; which object it has met stands further on.
+        met = re.search(r"GLOBAL (?:\w+\.)*(\w+)", str(error))
+        words = f"an error: there is a `{met[1]}` in the file" if met else _line(error)
+        raise Mistake("pickled-objects", call=call, got=words) from None
 
 
 def _explain_error(call: str, case: Case, contained: Contained) -> None:
     if contained.fault != "exception" or isinstance(contained.error, NotImplementedError):
         return
     if not case.saved or not case.loaded:
-        line = f"{type(contained.error).__name__}: {str(contained.error).strip().partition(chr(10))[0]}"
-        raise Mistake("empty-state", call=call, got=f"`{line[:160]}`") from None
+        raise Mistake("empty-state", call=call, got=_line(contained.error)) from None
 
 
-def _compare(call: str, got: State, want: State) -> None:
-    found = _difference(got, want)
-    if found is None:
-        return
-    place = found["place"]
-    if place == "the scale":
-        raise Mistake("scale-lost", call=call, **found)
-    if place == "the count of clean steps":
-        raise Mistake("clean-steps-lost", call=call, **found)
-    name = place.strip("`")
-    if name.startswith("last_epoch"):
-        raise Mistake("schedule-lost", call=call, **found)
-    diagnosis = next((each for part, each, _ in _LOST if _is(name, part)), "momenta-lost")
-    raise Mistake(diagnosis, call=call, **found)
-
-
-def _is(name: str, part: str) -> bool:
-    return name.startswith(part) or (part == " of " and part in name)
-
-
-def _difference(got: State, want: State) -> dict[str, str] | None:
-    """Return the first thing that is not bit for bit the same: `place`, `got` and `want`."""
-    for name in sorted(want.tensors | got.tensors, key=lambda name: " of " in name):  # weights come first
-        one, other = got.tensors.get(name), want.tensors.get(name)
-        if one is None or other is None:
-            words = {True: "not there", False: "there"}
-            return {"place": f"`{name}`", "got": words[one is None], "want": words[other is None]}
-        if not torch.equal(one, other):
-            far = (one != other).nonzero()
-            index = tuple(far[0].tolist())
-            shown = (f"{float(each[index]):.8g}" for each in (one, other))
-            where = f"`{name}[{', '.join(map(str, index))}]`" if index else f"`{name}`"
-            return dict(zip(("place", "got", "want"), (where, *shown), strict=True))
-    if got.scale != want.scale:
-        return {"place": "the scale", "got": f"{got.scale:g}", "want": f"{want.scale:g}"}
-    if got.clean_steps != want.clean_steps:
-        return {
-            "place": "the count of clean steps",
-            "got": str(got.clean_steps),
-            "want": str(want.clean_steps),
-        }
-    return None
+def _compare(call: str, got: Whole, want: Whole) -> None:
+    found = difference(got, want)
+    if found is not None:
+        part, shown = found
+        raise Mistake(_DIAGNOSES[part], call=call, **shown)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,12 +17,27 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EXAMPLES = 6
 # An error that large in the targets: its square is nothing for FP32, its gradient too much for FP16.
 _FAR = 1e6
+_TOO_FAR = 1e25  # its square is too much for FP32 as well
+# What the letters of a plan say of a step, in a sentence.
+_HAPPENS = {
+    "o": ", whose gradients overflow",
+    "n": ", whose inputs hold a NaN",
+    "i": ", whose loss is infinite",
+    "f": ", where one number of one gradient is infinite",
+    "g": ", where one number of one gradient is NaN",
+    "l": ", where the last micro-batch overflows",
+    "e": ", where the encoder's gradients overflow",
+    "h": ", where the head's gradients overflow",
+    "b": ", where the gradients of both overflow",
+}
+_STEPS = (torch.amp.GradScaler.step.__code__, DynamicLossScaler.step.__code__)
 OptimizerKind = Literal["SGD", "Adam", "fused SGD", "fused Adam"]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Scene(NamedTuple):
-    """One training. `plan` has a letter for each step: `c` for clean, `o` for one whose gradients overflow.
+    """One training. `plan` has a letter for each step: `c` for clean, `o` for one whose gradients overflow, `n` for one
+    with a NaN among its inputs, `i` for one whose loss is infinite.
 
     `size` multiplies the loss, and divides the learning rate. `stale` is what `.grad` is full of at first.
     """
@@ -47,6 +64,10 @@ class Scene(NamedTuple):
         has += [] if self.stale is None else [f"`.grad` full of {self.stale} before the first step"]
         return ", ".join(has)
 
+    def happens(self, step: int) -> str:
+        """Return what is special about a step, counted from 0, to be said behind its number."""
+        return _HAPPENS.get(self.plan[step], "")
+
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Make inputs and targets of a step, counted from 0."""
         draw = torch.Generator().manual_seed(1000 * self.seed + step)
@@ -54,6 +75,10 @@ class Scene(NamedTuple):
         targets = 2 * torch.randn(self.examples, OUT, generator=draw)
         if self.plan[step] == "o":
             targets += _FAR
+        if self.plan[step] == "n":
+            inputs[0, 0] = torch.nan
+        if self.plan[step] == "i":
+            targets[-1] = _TOO_FAR
         return inputs.to(DEVICE), targets.to(DEVICE)
 
     def loss_function(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -151,9 +176,19 @@ def make_optimizer(scene: Scene, net: Net, calls: list[Call], number: int = 0) -
         type(optimizer).zero_grad(optimizer, set_to_none)
 
     optimizer.zero_grad = zero_grad
-    optimizer.register_step_pre_hook(lambda *_: calls.append(Call("runs", None, number)))
+    optimizer.register_step_pre_hook(lambda *_: calls.append(Call(_who_runs(calls), None, number)))
     optimizer.number = number
     return optimizer  # type: ignore[no-any-return]
+
+
+def _who_runs(calls: list[Call]) -> str:
+    """Return "runs" for a step of the scaler that notes its calls in `calls`, or of nobody; "other" for another one."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in _STEPS and getattr(frame.f_locals.get("self"), "calls", None) is not calls:
+            return "other"
+        frame = frame.f_back
+    return "runs"
 
 
 def make_scaler(scene: Scene, calls: list[Call]) -> Any:
@@ -179,20 +214,25 @@ def _noting(kind: Any) -> Any:
             return super().scale(outputs)
 
         def unscale_(self, optimizer: Any) -> Any:
-            if self.calls[-1].name != "step":  # which unscales by itself, if nobody did
-                self.calls.append(Call("unscale", None, optimizer.number))
+            if not self.calls or self.calls[-1].name != "step":  # which unscales by itself, if nobody did
+                self.calls.append(Call("unscale", None, _number(optimizer)))
             return super().unscale_(optimizer)
 
         def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            self.calls.append(Call("step", None, optimizer.number))
+            self.calls.append(Call("step", None, _number(optimizer)))
             try:
                 return super().step(optimizer, *args, **kwargs)
             finally:
-                self.calls.append(Call("stepped", None, optimizer.number))
+                self.calls.append(Call("stepped", None, _number(optimizer)))
 
-        def update(self, *args: Any, **kwargs: Any) -> Any:
-            self.calls.append(Call("update"))
-            return super().update(*args, **kwargs)
+        def update(self, new_scale: Any = None) -> Any:
+            self.calls += [Call("update")] if new_scale is None else [Call("set"), Call("update")]
+            return super().update(new_scale)
 
     Noting.__name__ = Noting.__qualname__ = kind.__name__
     return Noting
+
+
+def _number(optimizer: Any) -> int:
+    """Return which optimizer this is; what is none is left to the scaler, which says so."""
+    return getattr(optimizer, "number", 0)

@@ -13,7 +13,7 @@ from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
-from amp_lab.course.lessons.l07.scenes import DEVICE, Bench, Loss, Scene
+from amp_lab.course.lessons.l07.scenes import DEVICE, Bench, Loss, Scene, State
 from amp_lab.course.lessons.l07.trials import Step, Trial, looks_like, play, quietly
 from amp_lab.course.lessons.l07.verdicts import expect_step
 
@@ -28,21 +28,45 @@ SCENES = (
     Scene("ccocc", optimizer="fused SGD"),
     Scene("occoc", optimizer="fused Adam", interval=2),
     Scene("cco", stale=torch.inf),
+    Scene("cfcgc", seed=4),
+    # Fused SGD makes its momenta in its first step, and leaves them unset if that one is skipped.
+    Scene("cgfc", optimizer="fused SGD", ours=True, seed=5),
 )
 _FACTOR = 0.5
+_SPOILT = {"f": torch.inf, "g": torch.nan}
 
 
 class SchedulingBench(Bench):
-    """A bench with a scheduler that halves the learning rate."""
+    """A bench with a scheduler that halves the learning rate, and with two more letters for its plan.
+
+    `f` is for a step in which one number of one gradient is infinite, in the middle of the network, `g` for a NaN.
+    """
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=_FACTOR)
+        self._spoilt: float | None = None
+        if set(scene.plan) & set(_SPOILT):
+            self.net.last.weight.register_hook(self._spoil)  # type: ignore[no-untyped-call]
+
+    def _spoil(self, grad: torch.Tensor) -> torch.Tensor | None:
+        if self._spoilt is None:
+            return None
+        grad = grad.clone()
+        grad[-1, -1] = self._spoilt
+        return grad
 
     def arguments(self, step: int) -> tuple[Any, ...]:
         """Return what the learner's function is called with in a step."""
+        self._spoilt = _SPOILT.get(self.scene.plan[step])
         model, optimizer, scaler, *rest = super().arguments(step)
         return (model, optimizer, scaler, self.scheduler, *rest)
+
+    def state(self) -> State:
+        """Return copies of what the loop is about, and how far the scheduler has counted."""
+        state = super().state()
+        epoch = torch.tensor(float(self.scheduler.last_epoch))
+        return state._replace(tensors=state.tensors | {"last_epoch of the scheduler": epoch})
 
 
 Decide = Callable[
@@ -50,8 +74,8 @@ Decide = Callable[
 ]  # by the scale before, the scale after, and whether step() was called
 
 
-def step_with(decide: Decide, *, first: bool = False) -> Callable[..., bool]:
-    """Return the right step, but for when the scheduler moves."""
+def step_with(decide: Decide, *, first: Callable[[bool], bool] | None = None) -> Callable[..., bool]:
+    """Return the right step, but for when the scheduler moves; `first`: before the optimizer, by finite gradients."""
 
     def step(
         model: torch.nn.Module,
@@ -68,7 +92,9 @@ def step_with(decide: Decide, *, first: bool = False) -> Callable[..., bool]:
         with torch.autocast(DEVICE.type, torch.float16):
             loss = loss_function(model(inputs), targets)
         scaler.scale(loss).backward()
-        if first:
+        if first and first(
+            all(bool(each.grad.isfinite().all()) for each in model.parameters() if each.grad is not None)
+        ):
             scheduler.step()
         before = scaler.get_scale()
         scaler.step(optimizer)
@@ -85,7 +111,8 @@ def step_with(decide: Decide, *, first: bool = False) -> Callable[..., bool]:
 right = step_with(lambda before, after, called: after >= before)
 _ALWAYS = step_with(lambda before, after, called: True)
 _MISCONCEPTIONS = (
-    ("schedules-first", step_with(lambda before, after, called: False, first=True)),
+    ("schedules-first", step_with(lambda before, after, called: False, first=lambda finite: True)),
+    ("schedules-first", step_with(lambda before, after, called: False, first=lambda finite: finite)),
     ("never-schedules", step_with(lambda before, after, called: False)),
     ("growth-is-skip", step_with(lambda before, after, called: after == before)),
     ("only-on-growth", step_with(lambda before, after, called: after > before)),
@@ -123,14 +150,18 @@ def _explain(ask: Ask, trial: Trial, observed: dict[str, Any]) -> None:
         return
     if trial.overflows and "fused" in trial.bench.scene.optimizer and looks_like(trial, _ALWAYS):
         raise Mistake("fused-counts", **observed)
+    if observed["place"].startswith("`last_epoch"):
+        raise Mistake("rate-by-hand", **observed)
     seen = _history(ask, ask.answer)
     for diagnosis, step in _MISCONCEPTIONS:
         if seen == _history(None, step):
             raise Mistake(diagnosis, **observed)
+    if trial.bench.scene.plan[trial.number] in _SPOILT and seen == _history(None, right):
+        raise Mistake("looks-in-part", **observed)
 
 
-def _history(ask: Ask | None, step: Step) -> list[tuple[float, list[float]]]:
-    """Return the learning rate, and some weights, after each step of the probe; a part of them, if something raises."""
+def _history(ask: Ask | None, step: Step) -> list[tuple[float, int, list[float]]]:
+    """Return rate, count and some weights after each step of the probe; nothing, if something raises."""
     bench, seen = SchedulingBench(_PROBE), []
     for number in range(len(_PROBE.plan)):
         arguments = bench.arguments(number)
@@ -142,5 +173,5 @@ def _history(ask: Ask | None, step: Step) -> list[tuple[float, list[float]]]:
         except Contained:
             return []
         weights = [round(each, 4) for each in bench.net.last.bias.tolist()]
-        seen.append((bench.optimizer.param_groups[0]["lr"], weights))
+        seen.append((bench.optimizer.param_groups[0]["lr"], bench.scheduler.last_epoch, weights))
     return seen

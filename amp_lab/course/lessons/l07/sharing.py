@@ -22,13 +22,14 @@ from amp_lab.course.lessons.l07.scenes import (
     make_scaler,
 )
 from amp_lab.course.lessons.l07.trials import Trial, expect_loss, looks_like, play
-from amp_lab.course.lessons.l07.verdicts import expect_step
+from amp_lab.course.lessons.l07.verdicts import expect_no_graph, expect_step
 
 _CODE = 4  # features that the encoder hands to the head
 # `e`: the gradients of the encoder overflow, `h`: those of the head, `b`: of both.
 SCENES = (
-    Scene("ccc"),
+    Scene("ccni"),
     Scene("cbcc", seed=1),
+    Scene("ccc", scale=2.0),  # what a step leaves in `.grad` is half as large as what the next one adds
     Scene("cecc", seed=2),
     Scene("chcc", seed=3),
     Scene("eccb"),
@@ -37,7 +38,7 @@ SCENES = (
     Scene("ccc", scale=2.0**20, size=2.0**-24),
     Scene("cehc", optimizer="Adam"),
     Scene("cehb", optimizer="fused SGD"),
-    Scene("cc", stale=0.5),
+    Scene("cc", stale=500.0),
     Scene("cce", stale=torch.inf),
 )
 
@@ -128,8 +129,9 @@ def two_optimizers_step(ask: Ask) -> None:
 
 
 def _judge(trial: Trial) -> None:
-    expect_step(trial, _explain, "wrong-pair", rules=_RULES, optimizers=2)
+    expect_step(trial, _explain, "wrong-pair", told="watcher-says", rules=_RULES, optimizers=2)
     if not trial.error:
+        expect_no_graph(trial)
         expect_loss(trial, scaled="pair-loss-scaled", attached="pair-loss-attached", wrong="wrong-pair-loss")
 
 

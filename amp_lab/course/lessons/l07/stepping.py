@@ -11,11 +11,12 @@ from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.lessons.l07.scenes import DEVICE, Bench, Loss, Scene
 from amp_lab.course.lessons.l07.trials import Trial, expect_loss, play
-from amp_lab.course.lessons.l07.verdicts import expect_step
+from amp_lab.course.lessons.l07.verdicts import expect_no_graph, expect_step
 
 SCENES = (
-    Scene("ccocc"),
-    Scene("occc", seed=1),
+    Scene("ccocnci"),
+    Scene("occ", seed=1),
+    Scene("ccc", scale=2.0),  # what a step leaves in `.grad` is half as large as what the next one adds
     Scene("ccc", scale=2.0**20, size=2.0**-24),
     Scene("coocc", ours=True),
     Scene("cccocc", interval=1),
@@ -26,7 +27,7 @@ SCENES = (
     Scene("occo", optimizer="fused Adam"),
     Scene("ccoc", net="batch norm"),
     Scene("ccoc", net="dropout"),
-    Scene("ccc", stale=0.5),
+    Scene("cc", stale=500.0),
     Scene("cccoc", stale=torch.inf),
     Scene("cc", stale=torch.nan, ours=True),
 )
@@ -58,8 +59,9 @@ def training_step(ask: Ask) -> None:
 
 
 def _judge(trial: Trial) -> None:
-    expect_step(trial, _explain, "wrong-step", by_name=True)
+    expect_step(trial, _explain, "wrong-step", told="watcher-says", by_name=True)
     if not trial.error:
+        expect_no_graph(trial, by_name=True)
         expect_loss(trial, scaled="loss-scaled", attached="loss-attached", wrong="wrong-loss")
 
 

@@ -52,6 +52,7 @@ STEP = Exercise(
             "makes its step whatever the gradients are.",
             hint=2,
         ),
+        "watcher-says": _after("Six lines do what was asked for; something else was done as well."),
         "stepped-twice": _after(
             "The optimizer was asked to step more than once. `scaler.step(optimizer)` calls `optimizer.step()` itself.",
             hint=2,
@@ -71,8 +72,26 @@ STEP = Exercise(
             hint=1,
         ),
         "update-first": _after(
-            "`scaler.update()` came before the step: it ends the step, and forgets what was found in it.",
+            "`scaler.update()` came before any step: it ends the step, and forgets what was found in it.",
             hint=1,
+        ),
+        "scale-given": _after(
+            "`scaler.update` was given a scale. It takes that one as it is; only without an argument does it count clean steps, "
+            "and lower or raise the scale by itself.",
+            hint=2,
+        ),
+        "other-scaler": _after(
+            "Another scaler than the one that was passed asked the optimizer to step. What one scaler has noted, its scale above all, no other "
+            "one knows: a new one begins at 65536 each time.",
+            hint=2,
+        ),
+        "unscales-early": _after(
+            "`unscale_` was called before the backward pass. It divides what is in `.grad` at that moment, which is nothing yet.",
+            hint=2,
+        ),
+        "graph-kept": _after(
+            "The gradients carry a graph of their own, as after `create_graph=True`: it stays in memory for as long as they do, and no step "
+            "needs it.",
         ),
         "update-twice": _after(
             "`scaler.update()` was called more than once in one step: it counts as so many steps without an overflow.",
@@ -103,6 +122,9 @@ STEP = Exercise(
         "unscales-twice": Diagnosis(
             "{call} failed: {got}. The gradients were unscaled twice. To call `unscale_` is allowed once, and not needed here.",
             hint=2,
+        ),
+        "unscales-late": _after(
+            "`unscale_` was called after the step, which has unscaled the gradients by itself.", hint=2
         ),
         "loss-scaled": Diagnosis(
             "{call} returned {got}, where {want} is the loss: this one is multiplied by the scale. Whoever plots it sees the scale jump.",
@@ -149,7 +171,9 @@ CLIP = Exercise(
             hint=1,
         ),
         "not-clipped": _after(
-            "The gradients were not clipped, or too late: the step has been made with all of them.", hint=2
+            "The step has been made with gradients that were not clipped. Clipping too late is as good as none, and so is clipping before the "
+            "backward pass.",
+            hint=2,
         ),
         "unscales-again": _after(
             "The gradients were divided by the scale by hand, of which the scaler knows nothing: `scaler.step` divides them once more.",
@@ -159,7 +183,7 @@ CLIP = Exercise(
             "Each number was cut by itself (`clip_grad_value_`), which changes the direction of the step. A total norm was asked for."
         ),
         "one-by-one": _after(
-            "Each parameter's gradient was clipped by itself. The total norm is one number for all of them, and one factor cuts them all."
+            "The gradients were clipped parameter by parameter, or layer by layer. The total norm is one number for all of them, and one factor cuts them all."
         ),
         "always-cuts": _after(
             "The gradients were brought to the limit even where their norm was below it. What is short enough stays as it is."
@@ -178,9 +202,16 @@ CLIP = Exercise(
             "`unscale_`. Plotted, it doubles whenever the scale does.",
             hint=1,
         ),
+        "norm-of-nothing": Diagnosis(
+            "{call} returned {got}; the norm is {want}. When it was computed, no gradient was there: that comes after the backward pass.",
+            hint=1,
+        ),
         "norm-after": Diagnosis(
             "{call} returned {got}; before clipping it was {want}. A norm that is measured after clipping only ever says the limit.",
             hint=2,
+        ),
+        "norm-shape": Diagnosis(
+            "{call} returned a tensor of shape `{got}`; one number is asked for, of shape {want}, as `clip_grad_norm_` returns it."
         ),
         "norm-attached": Diagnosis(
             "{call} returned a tensor with {got}: it keeps the graph of the norm alive."
@@ -192,6 +223,7 @@ CLIP = Exercise(
         "basics": _after(
             "That is not a matter of clipping, but of the step itself, as in exercise 7.1. {says}"
         ),
+        "watcher-says": _after("Clipping is the one thing that was to come between backward pass and step."),
         "wrong-clipped-step": _after(
             "Neither clipping nor the order of the calls explains it. What else was changed?", hint=2
         ),
@@ -253,9 +285,32 @@ ACCUMULATE = Exercise(
             "must not change between the parts of a sum.",
             hint=1,
         ),
+        "cleared-between": _after(
+            "The gradients were cleared between two backward passes: what had been added up until then is lost.",
+            hint=1,
+        ),
+        "drops-bad": _after(
+            "A micro-batch that was infinite was left out, and the step was made from the others. Leave that to the scaler: it skips the whole step, "
+            "and lowers the scale.",
+            hint=1,
+        ),
+        "clips-otherwise": _after(
+            "With a limit that nothing reaches, the step is right: each micro-batch gets its share. It is the clipping that is not of the total norm "
+            "of the whole sum, to `max_norm`.",
+            hint=2,
+        ),
+        "ends-early": Diagnosis(
+            "{call} called the model for {got} micro-batches, where {want} were expected. Nothing shows in the weights, since the step is "
+            "skipped; but the loss of the rest is missing. No `break` is needed: one infinite part makes the sum infinite.",
+        ),
         "concatenates": Diagnosis(
-            "{call} made {got} for {want}. The step is right, but all examples were put into one batch: it was split because that does not fit "
-            "into memory.",
+            "{call} called the model with batches of {got} where the micro-batches are of {want}. The step is right, but the batch was split because "
+            "it does not fit into memory.",
+            hint=1,
+        ),
+        "graphs-together": Diagnosis(
+            "{call} had the graphs of {got} micro-batches in memory at once, where there is room for {want}: all these forward passes came before "
+            "the backward pass. The step is right, but each micro-batch needs a backward pass of its own, before the next one.",
             hint=1,
         ),
         "loss-of-last": Diagnosis(
@@ -276,6 +331,7 @@ ACCUMULATE = Exercise(
         ),
         "wrong-total": Diagnosis("{call} returned {got}; the loss of the whole batch is {want}.", hint=2),
         "basics": _after("That has nothing to do with micro-batches; exercise 7.1 has it. {says}"),
+        "watcher-says": _after("That is neither the shares nor the clipping."),
         "wrong-sum": _after(
             "The order of the calls is right. Which share of the whole does each loss get?", hint=2
         ),
@@ -324,6 +380,7 @@ SHARE = Exercise(
         ),
         "wrong-pair-loss": Diagnosis("{call} returned {got}; the loss of this step is {want}.", hint=1),
         "basics": _after("That would be wrong with one optimizer, too: exercise 7.1 has it. {says}"),
+        "watcher-says": _after("The two networks are right; what else was done?"),
         "wrong-pair": _after(
             "The order of the calls is right; look at which networks and optimizers they are for.", hint=2
         ),
@@ -374,6 +431,15 @@ SCHEDULE = Exercise(
             "The scheduler moved before the optimizer: this step was made with the learning rate of the next.",
             hint=2,
         ),
+        "looks-in-part": _after(
+            "Where everything overflowed your code has seen it; here it is one number of one gradient, and the scaler skips the step as well. "
+            "Its scale tells of every skip.",
+            hint=2,
+        ),
+        "rate-by-hand": _after(
+            "The learning rate itself is right: somebody has set it by hand. The scheduler does not know, and goes on from its own count.",
+            hint=2,
+        ),
         "wrong-report": Diagnosis(
             "{call} returned {got}; {want} is what happened. The scheduler has done right: say what you have told it.",
             hint=2,
@@ -411,12 +477,13 @@ PENALTY = Exercise(
             hint=1,
         ),
         "first-pass-unscaled": _after(
-            "The gradients for the penalty came from the loss as it is. Here it is small: they became 0 on their way through FP16, and so did the penalty.",
+            "The gradients for the penalty came from a loss that `scaler` has not scaled. Here it is small: they became 0 on their way through FP16, and so did "
+            "the penalty.",
             hint=1,
         ),
         "penalty-is-constant": _after(
-            "The penalty changes the loss but no gradient: for `backward` it is a constant. Without `create_graph=True`, or after a `detach`, there is "
-            "no way through it.",
+            "The penalty changes the loss but no gradient: for `backward` it is a constant. Without `create_graph=True`, after a `detach`, and by `clip_grad_norm_` or "
+            "`get_total_norm`, which work without a graph, there is no way through it.",
             hint=2,
         ),
         "graph-freed": _after(
@@ -437,6 +504,22 @@ PENALTY = Exercise(
         "penalty-outside": _after(
             "The penalty was added after the loss was scaled: its gradient is not multiplied by the scale, but divided by it at the end.",
             hint=1,
+        ),
+        "divided-too-often": _after(
+            "The penalty is divided by the scale once more than it was multiplied by it: next to nothing is left.",
+            hint=1,
+        ),
+        "norm-of-inputs": _after(
+            "The norm is that of the gradient with respect to the inputs, as some GANs take it. Here it is that of the parameters' gradients.",
+            hint=2,
+        ),
+        "eps-too-large": _after(
+            "Something is added below the root, 1e-6 perhaps. Here the loss is small, and all squares together are less than that.",
+            hint=2,
+        ),
+        "overflow-unsaid": Diagnosis(
+            "{call} returned {got}; the gradients of the first pass have overflowed, and with them the sum is {want}. Return it as it is: what reads "
+            "the log should see it.",
         ),
         "counted-twice": _after(
             "The gradient of the loss counts twice: the first pass left it in `.grad`, and the second adds to that.",
@@ -485,8 +568,8 @@ RESUME = Exercise(
             hint=1,
         ),
         "clean-steps-lost": Diagnosis(
-            "After {call}, {place} is {got}; it was {want}. The scale came back as a number, without the rest of the scaler's state: it will grow in "
-            "another step than it would have.",
+            "After {call}, {place} is {got}; it was {want}. The scale came back as a number, without the rest of the scaler's state: it will move in "
+            "other steps than it would have.",
             hint=2,
         ),
         "weights-lost": Diagnosis(
@@ -495,7 +578,7 @@ RESUME = Exercise(
             hint=2,
         ),
         "momenta-lost": Diagnosis(
-            "After {call}, {place} is {got}; it should be {want}. What the optimizer has gathered is gone: the next steps go another way.",
+            "After {call}, {place} is {got}; it should be {want}. What the optimizer has gathered, or its settings, are gone: the next steps go another way.",
             hint=1,
         ),
         "schedule-lost": Diagnosis(
@@ -506,12 +589,25 @@ RESUME = Exercise(
             "{call} left {got} at the path that it was given. `torch.save(state, path)` writes one."
         ),
         "pickled-objects": Diagnosis(
-            "After {call}, `torch.load(path, weights_only=True)` gave {got}. What it loads is a `dict` of plain containers, tensors and numbers. Whole "
+            "After {call}, `torch.load(path, weights_only=True)` gave {got}. It loads tensors, numbers, and containers of them in any shape. Whole "
             "objects would run their code when they are loaded, and break when it changes.",
             hint=2,
         ),
+        "cannot-be-saved": Diagnosis(
+            "{call} failed: {got}. Some object is in there itself: `state_dict()`, with its parentheses, gives what belongs into a file.",
+            hint=2,
+        ),
         "save-disturbs": Diagnosis(
-            "{call} changed the run: {place} is {got}, and was {want}. To save is to look, not to touch."
+            "{call} changed the run: {place} is {got}; it should be {want}. To save is to look, not to touch."
+        ),
+        "objects-changed": Diagnosis(
+            "After {call}, {place} is {got}; it should be {want}. What a checkpoint brings back are states: `load_state_dict` puts them into the objects "
+            "that are there, and leaves the rest.",
+            hint=2,
+        ),
+        "run-broken": Diagnosis(
+            "After {call}, the run cannot go on: {got}. `load_state_dict` of each of the four is all that is needed.",
+            hint=2,
         ),
         "empty-state": Diagnosis(
             "{call} failed: {got}. The state of a disabled scaler is the empty `{{}}`. An FP32 run can be resumed with AMP, and the other way round: "
@@ -519,7 +615,7 @@ RESUME = Exercise(
             hint=2,
         ),
         "fresh-scale-lost": Diagnosis(
-            "After {call}, the scale is {got}; it should be {want}, with which this scaler was made: there was nothing to load, or nobody to load it.",
+            "After {call}, {place} is {got}; it should be {want}, as it was before: there was nothing to load, or nobody to load it.",
             hint=2,
         ),
     },
@@ -597,7 +693,7 @@ EXERCISES = (STEP, CLIP, ACCUMULATE, SHARE, SCHEDULE, PENALTY, RESUME, READ)
 LESSON = Lesson(
     slug="07_gradscaler_in_practice",
     title="GradScaler in practice",
-    minutes=120,
+    minutes=180,
     difficulty="medium",
     needs="lessons 05 and 06",
     exercises=EXERCISES,

@@ -14,7 +14,7 @@ import torch
 
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.lessons.l07 import basics
-from amp_lab.course.lessons.l07.trials import RTOL, Trial, difference
+from amp_lab.course.lessons.l07.trials import RTOL, Trial
 from amp_lab.watching.report import Diagnosis
 from amp_lab.watching.rules.rule import Severity
 
@@ -26,9 +26,12 @@ _ERRORS: tuple[tuple[str, str | None], ...] = (
     ("_scale is None", None),
     ("No inf checks were recorded", None),  # for this optimizer, or prior to update
 )
+# What the watcher rightly says of a batch, in scenes that put it there. It is not what is wrong with the answer.
+_OF_THE_DATA = ("nan-in-data", "loss-not-finite", "loss-overflows", "scale-collapse", "every-step-skipped")
 SAYS = basics.SAYS | {
     "unscales-twice": "`unscale_` was called twice for one optimizer in one step.",
     "unscales-late": "`unscale_` was called after the step.",
+    "graph-kept": "The gradients carry a graph of their own, as after `create_graph=True`, which stays in memory with them.",
 }
 # The watcher's rules, and what exercise 7.1 calls the same.
 _RULES = {
@@ -45,9 +48,13 @@ _RULES = {
     "update-missing": "no-update",
     "update-twice": "update-twice",
     "unscale-twice": "unscales-twice",
+    "unscale-after-step": "unscales-late",
     "forward-outside-region": "no-autocast",
     "scaler-without-autocast": "no-autocast",
     "scaler-with-bf16": "bf16-region",
+    "scaler-in-loop": "other-scaler",
+    "scaler-unused": "other-scaler",
+    "two-scalers": "other-scaler",
 }
 Explain = Callable[[Trial, dict[str, Any]], None]
 
@@ -57,6 +64,7 @@ def expect_step(
     explain: Explain,
     otherwise: str,
     *,
+    told: str | None = None,
     rules: Mapping[str, str] = MappingProxyType({}),
     passes: int = 1,
     optimizers: int = 1,
@@ -67,11 +75,12 @@ def expect_step(
 
     `rules` maps rules of the watcher to diagnoses of the exercise. `explain` gets the trial and what a sentence shows;
     it raises what else the exercise is about. Then the order of calls is looked at: its faults are diagnoses by their
-    own names with `by_name`, else one called `basics` with `says`. An error of which nothing is known passes.
+    own names with `by_name`, else one called `basics` with `says`. What only the watcher knows of is the diagnosis
+    `told`; what nobody does, `otherwise`. An error of which nothing is known passes.
     """
     counts = {"passes": passes, "optimizers": optimizers}
     certain = basics.certain_fault(trial.calls, **counts)
-    far = difference(trial, rtol)
+    far = trial.differs(rtol)
     if far is None and certain is None and not trial.error:
         return
     found = _known_error(trial, counts) if trial.error else basics.fault(trial.calls, passes, optimizers)
@@ -80,22 +89,35 @@ def expect_step(
     observed |= {"place": "an error", "got": f"`{trial.error}`", "want": "none"} if trial.error else far or {}
     if certain in ("no-autocast", "bf16-region") or (certain and far is None):
         raise _basic(certain, observed, trial, by_name=by_name)
+    if found in basics.PLAIN:
+        raise _basic(found, observed, trial, by_name=by_name)
     root = watcher.id if watcher else ""
     if root in rules:
         raise Mistake(rules[root], **observed)
     explain(trial, observed)
     if root in _RULES:
         raise _basic(_RULES[root], observed, trial, by_name=by_name)
+    if root and told and found in (None, "forward-twice"):
+        raise Mistake(told, **observed)
     if found is not None:
         raise _basic(found, observed, trial, by_name=by_name)
     if not trial.error:
         raise Mistake(otherwise, **observed)
 
 
+def expect_no_graph(trial: Trial, *, by_name: bool = False) -> None:
+    """Raise `Mistake` if a step has left gradients that carry a graph of their own."""
+    grads = [each.grad for net in trial.bench.models for each in net.parameters()]
+    if any(each is not None and each.requires_grad for each in grads):
+        observed = {"call": trial.call, "place": "`.grad`", "got": "a tensor with `requires_grad=True`"}
+        raise _basic("graph-kept", observed | {"want": "without", "watcher": ""}, trial, by_name=by_name)
+
+
 def first_words(trial: Trial) -> Diagnosis | None:
     """Return the watcher's first root cause, if it has found that something is wrong."""
+    passed = ("raised", *_OF_THE_DATA)
     roots = trial.watched().diagnoses
-    return next((each for each in roots if each.severity > Severity.NOTE and each.id != "raised"), None)
+    return next((each for each in roots if each.severity > Severity.NOTE and each.id not in passed), None)
 
 
 def in_quotes(diagnosis: Diagnosis) -> str:
@@ -104,11 +126,19 @@ def in_quotes(diagnosis: Diagnosis) -> str:
 
 
 def _known_error(trial: Trial, counts: dict[str, int]) -> str | None:
+    names = [each.name for each in trial.calls]
+    if "prior to update" in trial.error and "backward" in names and "step" not in names:
+        return "update-first"
     for part, name in _ERRORS:
         if part in trial.error:
             ended = "prior to update" in trial.error
             return name or basics.fault(trial.calls, counts["passes"], counts["optimizers"], ended=ended)
     return None
+
+
+def known_to_pytorch(trial: Trial) -> bool:
+    """Return whether an error is of those with which PyTorch refuses calls in a wrong order."""
+    return any(part in trial.error for part, _ in _ERRORS)
 
 
 def _basic(name: str, observed: dict[str, Any], trial: Trial, *, by_name: bool) -> Mistake:

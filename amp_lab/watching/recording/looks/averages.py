@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -11,6 +11,8 @@ from amp_lab.watching.recording.events import Averaged
 from amp_lab.watching.recording.looks.calls import Call
 from amp_lab.watching.recording.looks.judge import Judge
 from amp_lab.watching.recording.looks.weights import Weights
+
+_CASTS: Final = frozenset("to float half bfloat16 type detach clone data.get".split())
 
 
 class Averages(Judge):
@@ -75,9 +77,11 @@ class Averages(Judge):
                 self.tags.put(result, "difference", 1.0)
         elif call.name in ("add", "lerp"):
             self._combined(call, result)
-        elif call.name == "to" or call.name == "float":
-            for name in ("difference", "share"):
+        elif call.name in _CASTS and call.args:
+            for name in ("difference", "share", "times", "copy of a weight"):
                 self.tags.pass_on(call.args[0], result, name)
+            if self._weights.has(call.args[0]):
+                self.tags.put(result, "copy of a weight", True)
 
     def _multiplied(self, call: Call, result: torch.Tensor) -> None:
         factor = _plain(call.argument(1, "other"))
@@ -101,7 +105,7 @@ class Averages(Judge):
         if call.name == "lerp":
             share = _plain(call.argument(2, "weight"))
             if share is not None and 0 < share < 1 and self._is_weight(call.args[1]):
-                self._average(call, result, share)
+                self._average(call, result, share, call.args[0].dtype)
             return
         both = [each for each in call.tensors() if each.shape == result.shape]
         if len(both) != 2:
@@ -112,27 +116,30 @@ class Averages(Judge):
             if share is None and alpha is not None and self._is_weight(weight):
                 share = alpha
             if share is not None and rest is not None and abs(share + rest - 1) < 1e-6:
-                self._average(call, result, share)
+                self._average(call, result, share, other.dtype)
             elif self._found(weight, "share of difference") is not None and not self._is_weight(other):
-                self._average(call, result, self._found(weight, "share of difference"))
+                self._average(call, result, self._found(weight, "share of difference"), other.dtype)
 
-    def _average(self, call: Call, result: torch.Tensor, share: float | None) -> None:
+    def _average(self, call: Call, result: torch.Tensor, share: float | None, kept: torch.dtype) -> None:
+        """Note a weighted mean. `kept`: the dtype of what it was before: the result may be wider, and cast again."""
         self.tags.put(result, "average", share)
-        self._note(call, result, share)
+        self._note(call, result, share, kept)
 
     def _found(self, tensor: object, name: str) -> float | None:
         fact: float | None = self.tags.of(tensor, name)
         return fact
 
-    def _note(self, call: Call, target: torch.Tensor, share: float | None) -> None:
+    def _note(
+        self, call: Call, target: torch.Tensor, share: float | None, kept: torch.dtype | None = None
+    ) -> None:
         if call.line in self._noted:
             return
         self._noted.add(call.line)
         average = hash(call.line) if not call.inplace else id(target)
-        self.bench.emit(Averaged, kind=None, average=average, dtype=target.dtype, share=share)
+        self.bench.emit(Averaged, kind=None, average=average, dtype=kept or target.dtype, share=share)
 
     def _is_weight(self, tensor: object) -> bool:
-        return self._weights.has(tensor)
+        return self._weights.has(tensor) or self.tags.of(tensor, "copy of a weight") is not None
 
 
 def _list(given: Any) -> Iterator[torch.Tensor]:

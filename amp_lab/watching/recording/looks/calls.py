@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import torch
 
 from amp_lab.autocast.messages.users_code import is_users
+from amp_lab.watching.recording.local_variables import locals_of
 
 Origin = Literal["user", "module", "torch"]
 
@@ -75,7 +76,7 @@ class Call:
         self.result: Any = None
         self.name, self.inplace = _name(func)
         self.line = (self.frame.f_code.co_filename, self.frame.f_lineno)
-        self.module = self.frame.f_locals.get("self") if self.origin == "module" else None
+        self.module = locals_of(self.frame).get("self") if self.origin == "module" else None
         self.target = self._target()
         self.backward = torch._C._current_graph_task_id() != -1  # private: there is no public way to ask
 

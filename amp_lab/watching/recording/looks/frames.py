@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
 
-import torch
-
 from amp_lab.autocast.messages.users_code import is_users
+from amp_lab.watching.recording.local_variables import locals_of
 
 _FRAMES: Final = 4  # the user's, from the inside out: the loop may stand around the function that steps
 _NAMES: Final = 32  # of each frame
@@ -37,19 +34,11 @@ def _is_users(file: str) -> bool:
 
 
 def variables_of(frame: FrameType, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return some variables of a frame.
-
-    Before Python 3.13 the frame of a function keeps what `f_locals` returned until it is asked again, and with it
-    tensors that the function has long let go of: they are taken out.
-    """
+    """Return some variables of a frame."""
     if not names:
         return {}
-    variables = frame.f_locals
-    found = {name: variables[name] for name in names if name in variables}
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        for name in [name for name, value in variables.items() if isinstance(value, torch.Tensor)]:
-            del variables[name]
-    return found
+    variables = locals_of(frame)
+    return {name: variables[name] for name in names if name in variables}
 
 
 def _once(ask: Callable[[CodeType], tuple[str, ...]]) -> Callable[[CodeType], tuple[str, ...]]:

@@ -145,7 +145,7 @@ class GradientsUsed(Judge):
             facts["weights"] = self._weights.has(other) or bool(self.tags.of(other, "of weights"))
             if not noise and not facts["weights"]:
                 return  # a buffer of other gradients, perhaps, with the scale in it
-        if call.inplace:
+        if call.inplace or self.tags.of(call.kwargs.get("out"), "gradient") is not None:
             self._note_change(call, facts, owner)
         elif isinstance(call.result, torch.Tensor):
             self.tags.put(call.result, "changed", facts)

@@ -11,7 +11,9 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
+from amp_lab.watching.recording.looks import stack
 from amp_lab.watching.recording.looks.calls import Call
+from amp_lab.watching.recording.patches import Patches
 
 
 class Listener(Protocol):
@@ -27,18 +29,23 @@ class Listener(Protocol):
 class CallMode(TorchFunctionMode):
     """Tells of each call that the user's code or a module makes. `awake`: if not, it hands calls on untouched.
 
-    `calls` counts those that it is just handing on; meanwhile PyTorch has taken it off its stack.
+    `calls` counts those that it is just handing on; meanwhile PyTorch has taken it off its stack. `over`: it was to be
+    taken out by another thread, which cannot do that.
     """
 
     def __init__(self, listener: Listener):
         super().__init__()
         self._listener = listener
-        self.awake, self.calls = True, 0
+        self.awake, self.over, self.calls = True, False, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self.awake or _others_at_work():
-            return func(*args, **kwargs)
+            try:
+                return func(*args, **kwargs)
+            finally:
+                if self.over:
+                    self._leave()
         self.calls += 1
         try:
             if getattr(func, "__name__", "") == "backward":
@@ -50,6 +57,19 @@ class CallMode(TorchFunctionMode):
             return self._tell(func, call)
         finally:
             self.calls -= 1
+
+    def _leave(self) -> None:
+        """Leave this thread's stack, as soon as PyTorch, after this call, has put the mode on it again.
+
+        Only a profiler is called by then in this thread. One of the user's is not disturbed: a later call will do.
+        """
+        if sys.getprofile() is None:
+            sys.setprofile(self._take_out)
+
+    def _take_out(self, *_: object) -> None:
+        if stack.is_on(self):
+            sys.setprofile(None)
+            stack.take_out(self)
 
     def _tell(self, func: Callable[..., Any], call: Call) -> Any:
         self._listener.begins(call)
@@ -68,19 +88,19 @@ class CallMode(TorchFunctionMode):
         PyTorch takes a mode off while it hands on a call, here that of backward. The function replaced for its time is
         private; a hook of our own would have to be registered with each tensor.
         """
-        original, thread = torch.autograd._engine_run_backward, threading.get_ident()  # type: ignore[attr-defined]
+        thread, patches = threading.get_ident(), Patches()
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != thread:
-                return original(*args, **kwargs)
+                return call(*args, **kwargs)
             with self:
-                return original(*args, **kwargs)
+                return call(*args, **kwargs)
 
-        torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
         try:
+            patches.put_around(torch.autograd, "_engine_run_backward", run)
             yield
         finally:
-            torch.autograd._engine_run_backward = original  # type: ignore[attr-defined]
+            patches.undo()
 
 
 def _others_at_work() -> bool:

@@ -59,6 +59,7 @@ class Operators(Look):
 
     def start(self) -> None:
         self._thread = threading.get_ident()
+        self._mode.over, self._mode.calls = False, 0
         self._settle(True)
 
     def begin_step(self, step: int) -> None:
@@ -74,6 +75,7 @@ class Operators(Look):
 
     def stop(self) -> None:
         self._settle(False)
+        self._mode.over = True  # the last thing to do, if this is another thread
         self._tags.clear()
 
     def _settle(self, on: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from amp_lab.watching.recording.later import Later
 from amp_lab.watching.recording.looks.calls import Call, is_plain
 from amp_lab.watching.recording.looks.judge import Judge
 from amp_lab.watching.recording.looks.noting import late, may_be, peak
@@ -21,6 +22,12 @@ _NOT_ASKED: Final = frozenset(
     "normalize cosine_similarity softmax log_softmax".split()
 )
 _HALFWAY: Final = 65504 / 2
+# Operators that autocast gives FP16 copies of what they are given.
+_CAST_BY_AUTOCAST: Final = frozenset(
+    "linear bilinear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+    "conv_transpose3d scaled_dot_product_attention".split()
+)
+_WIDE: Final = (torch.float32, torch.float64)
 _PRODUCTS: Final = frozenset("matmul bmm mm baddbmm einsum".split())
 
 
@@ -56,6 +63,8 @@ class Overflows(Judge):
             return
         if call.name in _PRODUCTS:
             self.tags.put(result, "product", tuple(went_in))
+        if call.name in _CAST_BY_AUTOCAST and self._too_large(call, late(came_out)):
+            return
         if not may_be(late(came_out), math.isinf):
             return
         facts = {
@@ -73,6 +82,23 @@ class Overflows(Judge):
             came_out=late(came_out),
             went_in=tuple(map(late, went_in)),
         )
+
+    def _too_large(self, call: Call, came_out: Later[float]) -> bool:
+        """Note finite FP32 numbers that autocast's cast to FP16 has made infinite; return whether it may be so."""
+        if not may_be(came_out, lambda size: not math.isfinite(size)):
+            return False
+        wide = [each for each in call.tensors() if each.dtype in _WIDE and is_plain(each)]
+        sizes = [late(size) for each in wide if (size := self._size(each)) is not None]
+        if not any(may_be(size, lambda number: INFINITE_FROM <= number < math.inf) for size in sizes):
+            return False
+        self.notes.add(
+            "too large to cast",
+            (call.line, call.name, id(call.module)),
+            {"call": call.name, "module": type(call.module).__name__ if call.module is not None else ""},
+            came_out=came_out,
+            went_in=tuple(sizes),
+        )
+        return all(size.known for size in sizes)
 
     def _sizes_of_inputs(self, call: Call) -> list[torch.Tensor]:
         sizes = (self._size(each) for each in call.tensors() if is_plain(each))

@@ -16,6 +16,7 @@ def all_of() -> tuple[Callable[[Recorder], None], ...]:
         backward,
         checkpoints,
         clipping,
+        copies,
         forward,
         optimizers,
         regions,
@@ -27,6 +28,7 @@ def all_of() -> tuple[Callable[[Recorder], None], ...]:
     every = (
         regions,
         forward,
+        copies,
         scalers,
         backward,
         clipping,

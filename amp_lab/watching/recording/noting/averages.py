@@ -20,17 +20,19 @@ def install(recorder: Recorder) -> None:
 
 
 def update(recorder: Recorder, average: AveragedModel, *args: Any, **kwargs: Any) -> Noting:
-    outcome = yield
-    if outcome.error is not None:
-        return
-    first = next((each for each in average.module.parameters() if each.is_floating_point()), None)
-    recorder.emit(
-        Averaged,
-        kind=type(average).__name__,
-        average=id(average),
-        dtype=torch.float32 if first is None else first.dtype,
-        share=share(average),
-    )
+    def after(result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            return
+        first = next((each for each in average.module.parameters() if each.is_floating_point()), None)
+        recorder.emit(
+            Averaged,
+            kind=type(average).__name__,
+            average=id(average),
+            dtype=torch.float32 if first is None else first.dtype,
+            share=share(average),
+        )
+
+    return after
 
 
 def share(average: AveragedModel) -> float | None:

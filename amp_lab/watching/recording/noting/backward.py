@@ -10,7 +10,7 @@ import torch
 from amp_lab.watching.recording.events import Backward
 from amp_lab.watching.recording.noting.tensors import tensors_in
 from amp_lab.watching.recording.numbers import finite
-from amp_lab.watching.recording.recorder import Noting, Outcome, Recorder
+from amp_lab.watching.recording.recorder import Noting, Recorder
 from amp_lab.watching.recording.scaled import NOT_MADE, Making, ScaledLoss, making
 
 
@@ -21,41 +21,60 @@ def install(recorder: Recorder) -> None:
 
 
 def backward(recorder: Recorder, tensors: Any, *args: Any, **kwargs: Any) -> Noting:
-    if _is_inner(recorder):
-        return
+    if _is_inner(recorder) or not _is_the_loops(recorder, tensors):
+        return None
     losses = _begun(recorder, tensors)
     create = bool(kwargs.get("create_graph", args[2] if len(args) > 2 else False))
     recorder.look("before_backward")
     before, marks = recorder.states.all(), recorder.states.marks()
     origin = _origin(recorder, losses)
-    outcome = yield from _counted(recorder)
-    touched = recorder.states.written(marks)
-    scaled = origin.scaled
-    if not (touched or scaled or _concerns(recorder)):
-        return
-    for optimizer in touched:
-        recorder.states.add_gradients(optimizer, None if scaled is None else scaled.factor)
-    _note(recorder, "backward", losses, origin, create, before, touched, outcome)
-    recorder.look("after_backward")
+    recorder.backwards += 1
+
+    def after(result: Any, error: BaseException | None) -> None:
+        recorder.backwards -= 1
+        touched = recorder.states.written(marks) if recorder.runs_here() else ()
+        scaled = origin.scaled
+        if not (touched or scaled or _concerns(recorder)):
+            return
+        recorder.opens()
+        for optimizer in touched:
+            recorder.states.add_gradients(optimizer, None if scaled is None else scaled.factor)
+        _note(recorder, "backward", losses, origin, create, before, touched, error)
+        recorder.look("after_backward")
+
+    return after
 
 
 def grad(recorder: Recorder, outputs: Any, *args: Any, **kwargs: Any) -> Noting:
-    if _is_inner(recorder):
-        return
+    if _is_inner(recorder) or not _is_the_loops(recorder, outputs):
+        return None
     losses = _begun(recorder, outputs)
     create = bool(kwargs.get("create_graph", args[3] if len(args) > 3 else False))
     origin = _origin(recorder, losses)
-    outcome = yield from _counted(recorder)
-    scaled = origin.scaled
-    if not (scaled or _concerns(recorder)):
-        return
-    recorder.states.taken = None if scaled is None else scaled.factor
-    _note(recorder, "grad", losses, origin, create, recorder.states.all(), (), outcome)
+    recorder.backwards += 1
+
+    def after(result: Any, error: BaseException | None) -> None:
+        recorder.backwards -= 1
+        scaled = origin.scaled
+        if not (scaled or _concerns(recorder)):
+            return
+        recorder.opens()
+        recorder.states.taken = None if scaled is None else scaled.factor
+        _note(recorder, "grad", losses, origin, create, recorder.states.all(), (), error)
+
+    return after
 
 
 def _is_inner(recorder: Recorder) -> bool:
     """Return whether it is called by another backward pass, which PyTorch may run in a thread of its own."""
     return recorder.backwards > 0 and isinstance(threading.current_thread(), threading._DummyThread)
+
+
+def _is_the_loops(recorder: Recorder, losses: Any) -> bool:
+    """Return whether it is the watched loop's: another thread may train another model."""
+    return recorder.runs_here() or any(
+        recorder.scaled.exactly(each) is not None for each in tensors_in(losses)
+    )
 
 
 def _concerns(recorder: Recorder) -> bool:
@@ -64,16 +83,10 @@ def _concerns(recorder: Recorder) -> bool:
 
 
 def _begun(recorder: Recorder, tensors: Any) -> list[torch.Tensor]:
-    recorder.opens()
+    if _concerns(recorder):  # else it is seen afterwards: another loop may run beside
+        recorder.opens()
     recorder.settle(range(len(recorder.optimizers)))
     return list(tensors_in(tensors))
-
-
-def _counted(recorder: Recorder) -> Any:
-    recorder.backwards += 1
-    outcome = yield
-    recorder.backwards -= 1
-    return outcome
 
 
 class _Origin(NamedTuple):
@@ -82,6 +95,7 @@ class _Origin(NamedTuple):
     scaled: ScaledLoss | None
     exactly: bool
     making: Making
+    unscaled_part: bool = False
 
 
 def _origin(recorder: Recorder, losses: list[torch.Tensor]) -> _Origin:
@@ -91,7 +105,8 @@ def _origin(recorder: Recorder, losses: list[torch.Tensor]) -> _Origin:
         return _Origin(exact[0], True, exact[0].making)
     found = (each or recorder.scaled.behind(loss) for each, loss in zip(exact, losses, strict=True))
     scaled = next((each for each in found if each is not None), None)
-    return _Origin(scaled, scaled is None, making(losses[0]) if losses else NOT_MADE)
+    part = scaled is not None and recorder.scaled.has_unscaled_part(losses[0])
+    return _Origin(scaled, scaled is None, making(losses[0]) if losses else NOT_MADE, part)
 
 
 def _note(
@@ -102,7 +117,7 @@ def _note(
     create_graph: bool,
     before: Any,
     touched: tuple[int, ...],
-    outcome: Outcome,
+    error: BaseException | None,
 ) -> None:
     scaled = origin.scaled
     recorder.emit(
@@ -114,11 +129,12 @@ def _note(
         finite=finite(losses),
         scaled_by=None if scaled is None else scaled.scaler,
         exactly=origin.exactly,
+        unscaled_part=origin.unscaled_part,
         scale=None if scaled is None else scaled.scale,
         create_graph=create_graph,
         before=before,
         after=recorder.states.all(),
         touched=touched,
-        raised=outcome.error is not None,
+        raised=error is not None,
         **origin.making._asdict(),
     )

@@ -51,40 +51,44 @@ class _Of:
     def taken(self, recorder: Recorder, owner: Any, *args: Any, **kwargs: Any) -> Noting:
         index = self._index(recorder, owner)
         if index is None:
-            return
-        outcome = yield
-        if outcome.error is None:
-            recorder.emit(
-                StateTaken,
-                subject=(self._what, index),
-                of=self._what,
-                index=index,
-                state=recorder.states.all(),
-                empty=not outcome.result,
-            )
+            return None
+
+        def after(result: Any, error: BaseException | None) -> None:
+            if error is None:
+                recorder.emit(
+                    StateTaken,
+                    subject=(self._what, index),
+                    of=self._what,
+                    index=index,
+                    state=recorder.states.all(),
+                    empty=not result,
+                )
+
+        return after
 
     def loaded(self, recorder: Recorder, owner: Any, state: Any, *args: Any, **kwargs: Any) -> Noting:
         index = self._index(recorder, owner)
         if index is None:
-            return
+            return None
         floats, empty = _floats(state), not state
-        outcome = yield
-        missing, unexpected = (
-            getattr(outcome.result, name, ()) for name in ("missing_keys", "unexpected_keys")
-        )
-        if self._what == "optimizer":
-            recorder.read_again(index)
-        recorder.emit(
-            StateLoaded,
-            subject=(self._what, index),
-            of=self._what,
-            index=index,
-            empty=empty,
-            floats=floats,
-            missing=len(missing),
-            unexpected=len(unexpected),
-            raised=outcome.error is not None,
-        )
+
+        def after(result: Any, error: BaseException | None) -> None:
+            missing, unexpected = (getattr(result, name, ()) for name in ("missing_keys", "unexpected_keys"))
+            if self._what == "optimizer":
+                recorder.read_again(index)
+            recorder.emit(
+                StateLoaded,
+                subject=(self._what, index),
+                of=self._what,
+                index=index,
+                empty=empty,
+                floats=floats,
+                missing=len(missing),
+                unexpected=len(unexpected),
+                raised=error is not None,
+            )
+
+        return after
 
 
 def _floats(state: object) -> frozenset[torch.dtype]:
@@ -93,18 +97,21 @@ def _floats(state: object) -> frozenset[torch.dtype]:
 
 def save(recorder: Recorder, value: Any, *args: Any, **kwargs: Any) -> Noting:
     parts = list(_parts(recorder, value))
-    outcome = yield
-    if outcome.error is not None or not parts:  # pickle saves tensors by torch.save, too
-        return
-    model = next((part for what, part in parts if what == "model"), None)
-    state = model.state_dict() if isinstance(model, nn.Module) else model
-    recorder.emit(
-        Saved,
-        has=frozenset(what for what, _ in parts),
-        model_floats=_floats(state),
-        model_prefix=_prefix(state),
-        state=recorder.states.all(),
-    )
+
+    def after(result: Any, error: BaseException | None) -> None:
+        if error is not None or not parts:  # pickle saves tensors by torch.save, too
+            return
+        model = next((part for what, part in parts if what == "model"), None)
+        state = model.state_dict() if isinstance(model, nn.Module) else model
+        recorder.emit(
+            Saved,
+            has=frozenset(what for what, _ in parts),
+            model_floats=_floats(state),
+            model_prefix=_prefix(state),
+            state=recorder.states.all(),
+        )
+
+    return after
 
 
 def _parts(recorder: Recorder, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -44,15 +44,18 @@ def total_norm(recorder: Recorder, tensors: Any, *args: Any, **kwargs: Any) -> N
     gradients = list(tensors_in(tensors)) if caller is None else []
     of = _owners(recorder, gradients)
     if caller is None and not of:  # it may be the norm of anything
-        return
-    outcome = yield
-    raised = outcome.error is not None
-    if caller is None:
-        norm = None if raised else later(outcome.result)
-        _note(recorder, "measured", of, len(gradients), norm=norm, raised=raised)
-    elif raised:
-        every = _listed(caller.f_locals.get("parameters"))
-        _note(recorder, "norm", recorder.owners.of_all(every), len(every), **_asked(caller), raised=True)
+        return None
+
+    def after(result: Any, error: BaseException | None) -> None:
+        raised = error is not None
+        if caller is None:
+            norm = None if raised else later(result)
+            _note(recorder, "measured", of, len(gradients), norm=norm, raised=raised)
+        elif raised:
+            every = _listed(caller.f_locals.get("parameters"))
+            _note(recorder, "norm", recorder.owners.of_all(every), len(every), **_asked(caller), raised=True)
+
+    return after
 
 
 def clip_with_norm(
@@ -64,40 +67,36 @@ def clip_with_norm(
     of = recorder.owners.of_all(every)
     recorder.settle(of)
     here.clipped = () if every else None
-    outcome = yield
-    if not every and here.clipped:  # the parameters of a generator
-        every, of = list(here.clipped), _owners(recorder, here.clipped)
-    asked = {"limit": float(max_norm)} if caller is None else _asked(caller)
-    _note(recorder, "norm", of, len(every), **asked, norm=later(norm), raised=outcome.error is not None)
+
+    def after(result: Any, error: BaseException | None) -> None:
+        clipped, owners = every, of
+        if not every and here.clipped:  # the parameters of a generator
+            clipped, owners = list(here.clipped), _owners(recorder, here.clipped)
+        asked = {"limit": float(max_norm)} if caller is None else _asked(caller)
+        _note(recorder, "norm", owners, len(clipped), **asked, norm=later(norm), raised=error is not None)
+
+    return after
 
 
 def group(recorder: Recorder, groups: Sequence[Any], *args: Any, **kwargs: Any) -> Noting:
     """Note what was not seen at the door: clipping by value, and functions that were imported by name before."""
     here = recorder.here
     if "norm" in here.inside or ("clip" in here.inside and here.clipped is not None):
-        return
+        return None
     gradients = list(tensors_in(groups))
     if "clip" in here.inside:
         here.clipped = tuple(gradients)
-        return
-    of = _owners(recorder, gradients)
+        return None
+    of, asked = _owners(recorder, gradients), dict[str, Any]()
+    how: Literal["norm", "value", "measured"] = "measured"
     if (caller := _caller("clip_grad_value_")) is not None:
-        yield
-        _note(recorder, "value", of, len(gradients), limit=float(caller.f_locals["clip_value"]))
+        how, asked = "value", {"limit": float(caller.f_locals["clip_value"])}
     elif (caller := _caller("_clip_grads_with_norm_")) is not None:
-        yield
         found = caller.f_locals
-        _note(
-            recorder,
-            "norm",
-            of,
-            len(gradients),
-            limit=float(found["max_norm"]),
-            norm=later(found["total_norm"]),
-        )
-    elif of and _caller("_get_total_norm") is not None:
-        yield
-        _note(recorder, "measured", of, len(gradients))
+        how, asked = "norm", {"limit": float(found["max_norm"]), "norm": later(found["total_norm"])}
+    elif not of or _caller("_get_total_norm") is None:
+        return None
+    return lambda result, error: _note(recorder, how, of, len(gradients), **asked)
 
 
 def _asked(caller: FrameType) -> dict[str, Any]:
@@ -146,7 +145,7 @@ def _together(states: list[Gradients]) -> Gradients:
 
 def _owners(recorder: Recorder, gradients: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """Return the optimizers to which gradients belong."""
-    if not gradients:
+    if not gradients or not recorder.runs_here():
         return ()
     ids = {id(each) for each in gradients}
     return tuple(

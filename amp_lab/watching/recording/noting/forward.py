@@ -27,10 +27,10 @@ def install(recorder: Recorder) -> None:
 
 
 class Hook:
-    """A hook that stays behind when its module is copied or pickled.
+    """A hook that stays behind when its module is copied or pickled: see `copies.py`.
 
-    The copy gets in its place a function of Python's library that takes anything and does nothing: the watch is not
-    copied with a model, and a saved model can be loaded where there is no amp_lab.
+    A module that copies itself in a way of its own gets in its place a function of Python's library that takes anything
+    and does nothing: the watch is not copied with it, and it can be loaded where there is no amp_lab.
     """
 
     def __init__(self, call: Any) -> None:
@@ -53,11 +53,12 @@ class _Watched:
 
     def begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         recorder = self._recorder
-        if not recorder.listening or recorder.here.paused:
+        if not recorder.listening:
             return
         try:
             if not recorder.backwards:
                 recorder.opens()
+                recorder.called_here()
                 recorder.fresh = True
                 recorder.look("forward")
             recorder.here.passing.append(Passing(self._number, sys.exc_info()[1]))
@@ -66,7 +67,7 @@ class _Watched:
 
     def ends(self, model: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
         recorder = self._recorder
-        if not recorder.listening or recorder.here.paused:
+        if not recorder.listening:
             return
         try:
             self._note(model, args, kwargs, outputs)

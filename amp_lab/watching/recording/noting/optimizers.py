@@ -15,7 +15,7 @@ from amp_lab.watching.recording.events import Stepped
 from amp_lab.watching.recording.later import Later
 from amp_lab.watching.recording.noting.scalers import about_step
 from amp_lab.watching.recording.patches import defining
-from amp_lab.watching.recording.recorder import Noting, Recorder
+from amp_lab.watching.recording.recorder import Noting, Recorder, nothing_after
 
 
 def install(recorder: Recorder) -> None:
@@ -42,7 +42,7 @@ class _Steps:
 
     def begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         recorder = self._recorder
-        if not recorder.listening or recorder.here.paused or torch.compiler.is_compiling():
+        if not recorder.listening or torch.compiler.is_compiling():
             return
         try:
             self._begins(optimizer, args[1:], kwargs)
@@ -66,7 +66,7 @@ class _Steps:
 
     def ends(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         recorder = self._recorder
-        if not recorder.listening or recorder.here.paused or torch.compiler.is_compiling():
+        if not recorder.listening or torch.compiler.is_compiling():
             return
         try:
             index = recorder.optimizer(optimizer)
@@ -119,12 +119,10 @@ def _of_another_kind(recorder: Recorder, optimizer: Any, *args: Any, **kwargs: A
     """Note a step of an object that is no torch.optim.Optimizer."""
     index = recorder.optimizer(optimizer)
     if index is None:
-        return
+        return None
     if _was_asked(recorder, index, optimizer):
-        yield
-        return
+        return nothing_after
     recorder.settle([index])
     running = _Running(index, about_step(recorder, index, optimizer, args, kwargs))
     recorder.look("before_step", index)
-    outcome = yield
-    _note(recorder, running, raised=outcome.error is not None)
+    return lambda result, error: _note(recorder, running, raised=error is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable
@@ -27,20 +28,25 @@ class Regions:
     """Notes regions. What they were asked to be is kept for as long as they live."""
 
     def __init__(self) -> None:
-        self._asked: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        # By id: a class of the user's own may not be hashable.
+        self._asked: dict[int, tuple[weakref.ref[Any], bool]] = {}
 
     def made(self, call: Callable[..., None], autocast: Any, *args: Any, **kwargs: Any) -> None:
         call(autocast, *args, **kwargs)
-        self._asked[autocast] = bool(kwargs.get("enabled", args[2] if len(args) > 2 else True))
+        asked, key = kwargs.get("enabled", args[2] if len(args) > 2 else True), id(autocast)
+        with contextlib.suppress(Exception):  # what it was asked is unknown then
+            gone = weakref.ref(autocast, lambda _: self._asked.pop(key, None))
+            self._asked[key] = gone, bool(asked)
+
+    def _was_asked(self, autocast: Any) -> bool | None:
+        found = self._asked.get(id(autocast))
+        return found[1] if found is not None and found[0]() is autocast else None
 
     def enter(self, recorder: Recorder, autocast: Any) -> Noting:
-        outcome = yield
-        if outcome.error is not None:
-            return
-        recorder.opens()
-        with recorder._lock:
-            recorder.regions += 1
-            number = recorder.regions
+        return lambda result, error: None if error is not None else self._entered(recorder, autocast)
+
+    def _entered(self, recorder: Recorder, autocast: Any) -> None:
+        number = recorder.next_region()
         enabled, dtype = bool(autocast._enabled), autocast.fast_dtype
         recorder.emit(
             RegionEntered,
@@ -50,7 +56,7 @@ class Regions:
             enabled=enabled,
             cache_enabled=bool(autocast._cache_enabled),
             grad=torch.is_grad_enabled(),
-            asked=self._asked.get(autocast),
+            asked=self._was_asked(autocast),
             again=any(region.context == id(autocast) for region in recorder.here.regions),
         )
         here = recorder.here
@@ -62,14 +68,17 @@ class Regions:
         here = recorder.here
         open_here = [region for region in here.regions if region.context == id(autocast)]
         if not open_here:  # it was entered before the watch began
-            return
-        yield
-        here.regions.remove(open_here[-1])
-        recorder.emit(RegionLeft, region=open_here[-1].number, raised=kind is not None)
+            return None
+
+        def after(result: Any, error: BaseException | None) -> None:
+            here.regions.remove(open_here[-1])
+            recorder.emit(RegionLeft, region=open_here[-1].number, raised=kind is not None)
+
+        return after
 
 
 def clear(recorder: Recorder, call: Callable[..., Any], *args: Any) -> Any:
     result = call(*args)
-    if recorder.listens() and "leave" not in recorder.here.inside:  # PyTorch does it there itself
+    if recorder.listening and "leave" not in recorder.here.inside:  # PyTorch does it there itself
         recorder.emit(CacheCleared)
     return result

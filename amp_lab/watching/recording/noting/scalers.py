@@ -54,12 +54,14 @@ def install(recorder: Recorder) -> None:
 
 
 def made(recorder: Recorder, scaler: Any, *args: Any, **kwargs: Any) -> Noting:
-    outcome = yield
-    if outcome.error is not None:
-        return
-    asked = _arguments(type(scaler), args, kwargs)
-    index = recorder.add_scaler(scaler, asked=asked)
-    recorder.emit(ScalerMade, scaler=index, enabled=scalers.is_enabled(scaler), kind=type(scaler).__name__)
+    def after(result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            return
+        index = recorder.add_scaler(scaler, asked=_arguments(type(scaler), args, kwargs))
+        kind = type(scaler).__name__
+        recorder.emit(ScalerMade, scaler=index, enabled=scalers.is_enabled(scaler), kind=kind)
+
+    return after
 
 
 def _arguments(kind: type, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -70,16 +72,27 @@ def _arguments(kind: type, args: Any, kwargs: Any) -> dict[str, Any]:
 
 def scale(recorder: Recorder, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Noting:
     if not recorder.concerns(scaler):
-        return
+        return None
     recorder.opens()
     # PyTorch returns a generator's results as they are asked for: it is not taken from here.
     given = list(tensors_in(outputs)) if isinstance(outputs, torch.Tensor | list | tuple) else []
     already = [recorder.scaled.exactly(each) or recorder.scaled.behind(each, FEW) for each in given]
-    outcome = yield
-    recorder.last_scaler = scaler
-    if outcome.error is not None:
-        return
-    results = list(tensors_in(outcome.result)) if given else []
+
+    def after(result: Any, error: BaseException | None) -> None:
+        recorder.last_scaler = scaler
+        if error is None and given:
+            _note_scaled(recorder, scaler, given, already, list(tensors_in(result)))
+
+    return after
+
+
+def _note_scaled(
+    recorder: Recorder,
+    scaler: Any,
+    given: list[torch.Tensor],
+    already: list[ScaledLoss | None],
+    results: list[torch.Tensor],
+) -> None:
     index, value = recorder.scaler(scaler), recorder.scale_of(scaler)
     factor, now = recorder.factor(scaler, index, value), Later(float, value)
     for loss, result, before in zip(given, results, already, strict=False):
@@ -104,73 +117,75 @@ def scale(recorder: Recorder, scaler: Any, outputs: Any, *_: Any, **__: Any) -> 
 def unscale(recorder: Recorder, scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Noting:
     index = recorder.optimizer(optimizer)
     if index is None:
-        return
+        return None
     recorder.trained.add(recorder.scaler(scaler))
     recorder.settle([index])
     by_step = recorder.here.asked is not None
     before, value = recorder.states.of(index), recorder.scale_of(scaler)
     recorder.look("before_unscale", index, by_step)
-    outcome = yield
-    recorder.last_scaler = scaler
-    raised = outcome.error is not None
-    if not raised and scalers.is_enabled(scaler):
-        recorder.states.unscale(index)
-    found = None if raised else _quiet_found(scaler, optimizer)
-    recorder.emit(
-        Unscaled,
-        subject=("optimizer", index),
-        scaler=recorder.scaler(scaler),
-        optimizer=index,
-        before=before,
-        scale=Later(float, value),
-        found_inf=None if found is None else Later(_is_positive, found),
-        by_step=by_step,
-        raised=raised,
-    )
+
+    def after(result: Any, error: BaseException | None) -> None:
+        recorder.last_scaler = scaler
+        works = error is None and scalers.is_enabled(scaler)
+        if works:
+            recorder.states.unscale(index)
+        found = scalers.found_inf(scaler, optimizer) if works else None
+        recorder.emit(
+            Unscaled,
+            subject=("optimizer", index),
+            scaler=recorder.scaler(scaler),
+            optimizer=index,
+            before=before,
+            scale=Later(float, value),
+            found_inf=None if found is None else Later(_is_positive, found),
+            by_step=by_step,
+            raised=error is not None,
+        )
+
+    return after
 
 
 def _is_positive(value: float) -> bool:
     return value > 0
 
 
-def _quiet_found(scaler: Any, optimizer: Any) -> float | torch.Tensor | None:
-    return scalers.found_inf(scaler, optimizer) if scalers.is_enabled(scaler) else None
-
-
 def step(recorder: Recorder, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Noting:
     index = recorder.optimizer(optimizer)
     if index is None:
-        return
+        return None
     recorder.trained.add(recorder.scaler(scaler))
     recorder.settle([index])
-    here, states = recorder.here, recorder.states
+    here = recorder.here
     fields = about_step(recorder, index, optimizer, args, kwargs)
     value, enabled = recorder.scale_of(scaler), scalers.is_enabled(scaler)
     recorder.look("before_step", index)
     asked, outside = Asked(index), here.asked
     here.asked = asked
-    outcome = yield
-    here.asked = outside
-    recorder.last_scaler = scaler
-    raised = outcome.error is not None
-    if enabled and not raised:
-        states.unscale(index)
-    skipped = _skipped(scaler, optimizer, asked, enabled) if not raised else False
-    recorder.steps.asked(index)
-    recorder.skip(skipped)
-    recorder.emit(
-        Stepped,
-        subject=("optimizer", index),
-        scaler=recorder.scaler(scaler),
-        skipped=Later(_is_positive, skipped),
-        ran=asked.ran,
-        scale=Later(float, value),
-        raised=raised,
-        **fields,
-    )
-    recorder.look("after_step", index)
-    if recorder.steps.ended:
-        recorder.end_step()
+
+    def after(result: Any, error: BaseException | None) -> None:
+        here.asked = outside
+        recorder.last_scaler = scaler
+        works = enabled and error is None
+        if works:
+            recorder.states.unscale(index)
+        skipped = _skipped(scaler, optimizer, asked) if works else 0.0
+        recorder.steps.asked(index)
+        recorder.skip(skipped)
+        recorder.emit(
+            Stepped,
+            subject=("optimizer", index),
+            scaler=recorder.scaler(scaler),
+            skipped=Later(_is_positive, skipped),
+            ran=asked.ran,
+            scale=Later(float, value),
+            raised=error is not None,
+            **fields,
+        )
+        recorder.look("after_step", index)
+        if recorder.steps.ended:
+            recorder.end_step()
+
+    return after
 
 
 def about_step(recorder: Recorder, index: int, optimizer: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -189,10 +204,8 @@ def about_step(recorder: Recorder, index: int, optimizer: Any, args: Any, kwargs
     }
 
 
-def _skipped(scaler: Any, optimizer: Any, asked: Asked, enabled: bool) -> float | torch.Tensor:
-    """Return whether the scaler has left the step out: above 0 if so."""
-    if not enabled:
-        return 0.0
+def _skipped(scaler: Any, optimizer: Any, asked: Asked) -> float | torch.Tensor:
+    """Return whether an enabled scaler has left the step out: above 0 if so."""
     if scalers.is_fused(optimizer):
         found = asked.found_inf if asked.found_inf is not None else scalers.found_inf(scaler, optimizer)
         return 0.0 if found is None else number(found)
@@ -201,62 +214,64 @@ def _skipped(scaler: Any, optimizer: Any, asked: Asked, enabled: bool) -> float 
 
 def update(recorder: Recorder, scaler: Any, *args: Any, **kwargs: Any) -> Noting:
     if not recorder.concerns(scaler):
-        return
+        return None
     index, before = recorder.scaler(scaler), recorder.scale_of(scaler)
     given = kwargs.get("new_scale", args[0] if args else None) is not None
-    outcome = yield
-    recorder.last_scaler = scaler
-    after = recorder.scale_of(scaler)
-    recorder.eras[index] += 1
-    if index == 0 and scalers.is_enabled(scaler):
-        recorder.history.scale(recorder.steps.now, before, after)
-    recorder.emit(
-        Updated,
-        subject=("scaler", index),
-        scaler=index,
-        before=Later(float, before),
-        after=Later(float, after),
-        given=given,
-        raised=outcome.error is not None,
-    )
-    if outcome.error is None and not recorder.steps.ended:
-        recorder.steps.end()
-        recorder.end_step()
+
+    def after(result: Any, error: BaseException | None) -> None:
+        recorder.last_scaler = scaler
+        now = recorder.scale_of(scaler)
+        recorder.eras[index] += 1
+        if index == 0 and scalers.is_enabled(scaler):
+            recorder.history.scale(recorder.steps.now, before, now)
+        recorder.emit(
+            Updated,
+            subject=("scaler", index),
+            scaler=index,
+            before=Later(float, before),
+            after=Later(float, now),
+            given=given,
+            raised=error is not None,
+        )
+        if error is None and not recorder.steps.ended:
+            recorder.steps.end()
+            recorder.end_step()
+
+    return after
 
 
 def get_scale(recorder: Recorder, scaler: Any) -> Noting:
-    if not (
-        recorder.concerns(scaler) and recorder.places.is_users_call()
-    ):  # state_dict and pickle read it, too
-        return
-    outcome = yield
-    if outcome.error is None:
-        index = recorder.scaler(scaler)
-        recorder.emit(ScaleRead, subject=("scaler", index), scaler=index, scale=later(outcome.result))
+    # state_dict and pickle read it, too
+    if not (recorder.concerns(scaler) and recorder.places.is_users_call()):
+        return None
+
+    def after(result: Any, error: BaseException | None) -> None:
+        if error is None:
+            index = recorder.scaler(scaler)
+            recorder.emit(ScaleRead, subject=("scaler", index), scaler=index, scale=later(result))
+
+    return after
 
 
 def state_dict(recorder: Recorder, scaler: Any, *_: Any, **__: Any) -> Noting:
-    outcome = yield
-    if outcome.error is None:
-        index, states = recorder.scaler(scaler), recorder.states.all()
-        recorder.emit(
-            StateTaken,
-            subject=("scaler", index),
-            of="scaler",
-            index=index,
-            state=states,
-            empty=not outcome.result,
-        )
+    def after(result: Any, error: BaseException | None) -> None:
+        if error is None:
+            index, states = recorder.scaler(scaler), recorder.states.all()
+            about: dict[str, Any] = {"of": "scaler", "index": index, "state": states, "empty": not result}
+            recorder.emit(StateTaken, subject=("scaler", index), **about)
+
+    return after
 
 
 def load_state_dict(recorder: Recorder, scaler: Any, state: Any, *_: Any, **__: Any) -> Noting:
-    outcome = yield
-    index = recorder.scaler(scaler)
-    recorder.emit(
-        StateLoaded,
-        subject=("scaler", index),
-        of="scaler",
-        index=index,
-        empty=not state,
-        raised=outcome.error is not None,
-    )
+    def after(result: Any, error: BaseException | None) -> None:
+        index = recorder.scaler(scaler)
+        about: dict[str, Any] = {
+            "of": "scaler",
+            "index": index,
+            "empty": not state,
+            "raised": error is not None,
+        }
+        recorder.emit(StateLoaded, subject=("scaler", index), **about)
+
+    return after

@@ -25,42 +25,47 @@ def install(recorder: Recorder) -> None:
 
 
 def made(recorder: Recorder, scheduler: Any, *args: Any, **kwargs: Any) -> Noting:
-    yield
-    for optimizer in _optimizers(scheduler):
-        index = recorder.known.optimizers.get(optimizer)
-        if index is not None:
-            recorder.lr[index] = rates(optimizer.param_groups)
+    def after(result: Any, error: BaseException | None) -> None:
+        for optimizer in _optimizers(scheduler):
+            index = recorder.known.optimizers.get(optimizer)
+            if index is not None:
+                recorder.lr[index] = rates(optimizer.param_groups)
+
+    return after
 
 
 def step(recorder: Recorder, scheduler: Any, *args: Any, **kwargs: Any) -> Noting:
     if "scheduler made" in recorder.here.inside:
-        return
+        return None
     own = next((each for each in _optimizers(scheduler) if recorder.optimizer(each) is not None), None)
     optimizer = None if own is None else recorder.optimizer(own)
     if optimizer is None and scheduler not in recorder.given_schedulers:
-        return  # of an optimizer that is not watched
+        return None  # of an optimizer that is not watched
     index = recorder.scheduler(scheduler)
     # Its own optimizer may be an older one of the same parameters: the rates of that are told.
     groups = [] if own is None else own.param_groups
     before = rates(groups)
     if optimizer is not None:
         recorder.see_rates(optimizer, rates(recorder.optimizers[optimizer].param_groups))
-    yield
-    after = rates(groups)
-    if optimizer is not None:
-        recorder.lr[optimizer] = rates(recorder.optimizers[optimizer].param_groups)
     metric = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) or "metrics" in kwargs
-    recorder.emit(
-        Scheduled,
-        subject=("scheduler", index),
-        scheduler=index,
-        kind=type(scheduler).__name__,
-        optimizer=optimizer,
-        before=before,
-        after=after,
-        with_metric=metric,
-        given=not metric and (kwargs.get("epoch", args[0] if args else None) is not None),
-    )
+    given = not metric and (kwargs.get("epoch", args[0] if args else None) is not None)
+
+    def after(result: Any, error: BaseException | None) -> None:
+        if optimizer is not None:
+            recorder.lr[optimizer] = rates(recorder.optimizers[optimizer].param_groups)
+        recorder.emit(
+            Scheduled,
+            subject=("scheduler", index),
+            scheduler=index,
+            kind=type(scheduler).__name__,
+            optimizer=optimizer,
+            before=before,
+            after=rates(groups),
+            with_metric=metric,
+            given=given,
+        )
+
+    return after
 
 
 def _optimizers(scheduler: Any) -> list[Any]:
@@ -74,16 +79,18 @@ def _optimizers(scheduler: Any) -> list[Any]:
 
 def state_dict(recorder: Recorder, scheduler: Any, *_: Any, **__: Any) -> Noting:
     index = recorder.scheduler(scheduler)
-    outcome = yield
-    if outcome.error is None:
-        states = recorder.states.all()
-        recorder.emit(StateTaken, subject=("scheduler", index), of="scheduler", index=index, state=states)
+
+    def after(result: Any, error: BaseException | None) -> None:
+        if error is None:
+            states = recorder.states.all()
+            recorder.emit(StateTaken, subject=("scheduler", index), of="scheduler", index=index, state=states)
+
+    return after
 
 
 def load_state_dict(recorder: Recorder, scheduler: Any, state: Any, *_: Any, **__: Any) -> Noting:
     index = recorder.scheduler(scheduler)
-    outcome = yield
-    raised = outcome.error is not None
-    recorder.emit(
-        StateLoaded, subject=("scheduler", index), of="scheduler", index=index, empty=not state, raised=raised
+    about: dict[str, Any] = {"of": "scheduler", "index": index, "empty": not state}
+    return lambda result, error: recorder.emit(
+        StateLoaded, subject=("scheduler", index), raised=error is not None, **about
     )

@@ -13,6 +13,7 @@ Shape = tuple[torch.dtype, tuple[int, ...]]
 
 _MOST: Final = 16
 _DEEP: Final = 4
+_WITHOUT: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def tensors_in(value: object, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -26,7 +27,11 @@ def tensors_in(value: object, depth: int = 0) -> Iterator[torch.Tensor]:
 
 def _elements(value: Any) -> Any:
     kind = type(value)
-    if kind in (str, int, float, bool, type(None)):
+    if kind is tuple or kind is list:
+        return value
+    if kind is dict:
+        return value.values()
+    if kind in _WITHOUT:
         return ()
     if isinstance(value, Mapping):
         return value.values()

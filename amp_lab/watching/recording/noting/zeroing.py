@@ -24,10 +24,9 @@ def install(recorder: Recorder) -> None:
 def of_optimizer(recorder: Recorder, optimizer: Any, *args: Any, **kwargs: Any) -> Noting:
     index = recorder.optimizer(optimizer)
     if index is None:
-        return
+        return None
     before = recorder.states.of(index)
-    yield
-    _note(recorder, "optimizer", (index,), (before,), all_of=True)
+    return lambda result, error: _note(recorder, "optimizer", (index,), (before,), all_of=True)
 
 
 def of_model(recorder: Recorder, model: nn.Module, *args: Any, **kwargs: Any) -> Noting:
@@ -39,11 +38,10 @@ def of_model(recorder: Recorder, model: nn.Module, *args: Any, **kwargs: Any) ->
         if any(id(each) in reached for each in parameters(number))
     )
     if not touched:
-        return
+        return None
     before = tuple(recorder.states.of(each) for each in touched)
     all_of = all(id(each) in reached for number in touched for each in parameters(number))
-    yield
-    _note(recorder, "model", touched, before, all_of=all_of)
+    return lambda result, error: _note(recorder, "model", touched, before, all_of=all_of)
 
 
 def _note(
@@ -55,9 +53,9 @@ def _note(
     all_of: bool,
 ) -> None:
     states = recorder.states
-    to_none = all(states.are_none(each) for each in optimizers)
+    none = {each for each in optimizers if states.are_none(each)}
     for each in optimizers:
-        if states.are_none(each):
+        if each in none:
             states.set(each, Gradients.NONE)
         elif all_of:
             states.set(each, Gradients.ZERO)
@@ -66,7 +64,7 @@ def _note(
         subject=("optimizer", optimizers[0]),
         optimizers=optimizers,
         by=by,
-        set_to_none=to_none,
+        set_to_none=len(none) == len(optimizers),
         before=before,
         all_of=all_of,
     )

@@ -34,7 +34,8 @@ def not_divided(run: Run) -> Iterator[Finding]:
     """The gradients of N micro-batches add up, and no loss was divided by N: the step is N times that of their mean.
 
     Each loss is a mean over its own micro-batch. With SGD it is a learning rate N times as high; clipping cuts N times
-    as much. (If the sum is what you mean, over several tasks, say, nothing is wrong.)
+    as much. (If the sum is what you mean, over several tasks, say, or the learning rate
+    allows for it, nothing is wrong.)
 
     Wrong:
         optimizer.zero_grad()
@@ -100,7 +101,7 @@ def not_divided(run: Run) -> Iterator[Finding]:
                 Fix(
                     window.used[0],
                     say=f"Divide each loss by {size}, the number of micro-batches, before "
-                    f"{loss[0] if loss else 'backward()'}.",
+                    f"{loss[0] if loss else 'backward()'}, unless the learning rate allows for the sum.",
                 ),
             )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from amp_lab.watching.recording.events import Backward, Stepped, Updated, ZeroGrad
+from amp_lab.watching.recording.events import Backward, Forward, Stepped, Updated, ZeroGrad
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.order import (
     EMPTY,
@@ -24,6 +24,7 @@ from amp_lab.watching.rules.order import (
     walk,
 )
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
+from amp_lab.watching.rules.steps import in_steps, steps_of
 from amp_lab.watching.words import counted, in_words
 
 _MANY = 8  # skipped steps: a scale of 2^16 has sunk to 2^8, so that this is no warming up
@@ -36,7 +37,7 @@ _MANY = 8  # skipped steps: a scale of 2^16 has sunk to 2^8, so that this is no 
     explains=("update-before-step", "two-scalers"),
 )
 def update_between_optimizers(run: Run) -> Iterator[Finding]:
-    """Two losses were scaled by one scale, and `update()` comes before the second optimizer has stepped.
+    """The gradients of two optimizers were multiplied by one scale, and `update()` comes before the second has stepped.
 
     If the scale changes there, the second optimizer's gradients are divided by another number than they were multiplied
     by. If it was unscaled before, it is unscaled again.
@@ -95,14 +96,15 @@ def update_between_optimizers(run: Run) -> Iterator[Finding]:
         scaler, called = scaler_of(run, update), optimizer_of(run, step)
         before, after = number(loss.scale), number(step.scale)
         what = (
-            f"its gradients were multiplied by {in_words(before)} and divided by {in_words(after)}, and are "
-            f"{times(before / after)}"
+            f"the scale changed there in {in_steps(steps_of(each[0] for each in changed))}, and in step {update.step} "
+            f"the gradients of {called} were multiplied by {in_words(before)} and divided by {in_words(after)}, and "
+            f"are {times(before / after)}"
             if changed
             else f"when the scale changes there, the gradients of {called} will be divided by another number than "
             "they were multiplied by"
         )
         yield Finding(
-            f"{scaler}.update() was called before {scaler}.step({called}) in step {update.step}"
+            f"{scaler}.update() was called before {scaler}.step({called}) in step {found[0][0].step}"
             f"{again([each[0] for each in found])}: {what}.",
             tuple(event for each in found for event in each[:2]),
             {"multiplied by": loss.scale, "divided by": step.scale},
@@ -154,7 +156,7 @@ def optimizer_never_stepped(run: Run) -> Iterator[Finding]:
     for optimizer in range(len(run.optimizers)):
         passes = _lost_again_and_again(run, optimizer)
         least = 3 if stepped else 5
-        if optimizer not in stepped and len(passes) >= least:
+        if optimizer not in stepped and len(passes) >= least and not _moved_by_hand(run, optimizer, passes):
             last = passes[-1]
             called = name(run, last, "optimizer", optimizer)
             yield Finding(
@@ -371,6 +373,16 @@ def _lost_again_and_again(run: Run, optimizer: int) -> list[Backward]:
             lost.append(waiting)
             waiting = None
     return lost
+
+
+def _moved_by_hand(run: Run, optimizer: int, passes: Sequence[Backward]) -> bool:
+    """Whether the loop updates the weights itself, `p.sub_(0.1 * p.grad)`: a model of the optimizer's is another in
+    each forward pass."""
+    for model in run.optimizers[optimizer].models:
+        versions = {e.weights for e in run.of(Forward) if e.model == model and e.grad and e.weights is not None}
+        if len(versions) >= len(passes):
+            return True
+    return False
 
 
 def _step_it(run: Run, loss: Backward, called: str) -> str:

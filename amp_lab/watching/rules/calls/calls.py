@@ -10,10 +10,18 @@ from collections.abc import Iterator
 
 from amp_lab.watching.recording.events import Stepped, Unscaled
 from amp_lab.watching.recording.run import Run
-from amp_lab.watching.rules.calls.refused import accumulates, another, last, refused, unscaled_again
-from amp_lab.watching.rules.layout import turn_below
-from amp_lab.watching.rules.order import line_of, optimizer_of, place, scaler_of
+from amp_lab.watching.rules.calls.refused import (
+    accumulates,
+    another,
+    given_up_to_the_end,
+    last,
+    refused,
+    unscaled_again,
+)
+from amp_lab.watching.rules.layout import turn_after_test, turn_below
+from amp_lab.watching.rules.order import line_of, name, optimizer_of, place, scaler_of
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
+from amp_lab.watching.words import in_words
 
 
 @rule("update-missing", Severity.WRONG, title="update() is missing after the step")
@@ -189,13 +197,21 @@ def unscale_twice(run: Run) -> Iterator[Finding]:
             return
 
 
-@rule("continue-before-update", Severity.WRONG, title="the loop turned back between unscale_() and update()")
+@rule(
+    "continue-before-update",
+    Severity.WRONG,
+    title="the loop turned back between backward() and update()",
+    explains=("optimizer-never-stepped",),
+)
 def continue_before_update(run: Run) -> Iterator[Finding]:
-    """A step is given up after `unscale_`, and `update()` is left out with it.
+    """A step is given up after the backward pass, and `update()` is left out with it.
 
-    The scaler then thinks the old gradients are still at hand, and PyTorch raises at the next unscale_(): "has already
-    been called on this optimizer since the last update()". update() is needed in every step whose gradients were
-    unscaled, also when you decide not to use them. (To turn back before unscale_ does no harm.)
+    After `unscale_` the scaler thinks the old gradients are still at hand, and PyTorch raises at the next unscale_():
+    "has already been called on this optimizer since the last update()". update() is needed in every step whose
+    gradients were unscaled, also when you decide not to use them.
+
+    Who looks for inf and NaN himself, and turns back before step(), keeps the overflow from the scaler, which alone
+    could lower the scale: from then on every step overflows, and is given up in silence.
 
     Wrong:
         optimizer.zero_grad()
@@ -207,6 +223,18 @@ def continue_before_update(run: Run) -> Iterator[Finding]:
             continue
         scaler.step(optimizer)
         scaler.update()
+
+    Wrong, in silence:
+        scaler = GradScaler(device_type, init_scale=2.0**24)
+        for x, y in batches:
+            optimizer.zero_grad()
+            with autocast(device_type, dtype=torch.float16):
+                loss = loss_fn(model(x), y)
+            scaler.scale(loss).backward()
+            if any(not p.grad.isfinite().all() for p in model.parameters()):
+                continue
+            scaler.step(optimizer)
+            scaler.update()
 
     Right:
         optimizer.zero_grad()
@@ -245,3 +273,28 @@ def continue_before_update(run: Run) -> Iterator[Finding]:
                 ),
             )
             return
+    yield from _given_up(run)
+
+
+def _given_up(run: Run) -> Iterator[Finding]:
+    """Yield the finding for a loop that ends in backward passes whose gradients it tested itself and threw away."""
+    for optimizer in range(len(run.optimizers)):
+        lost = given_up_to_the_end(run, optimizer)
+        turn = turn_after_test(lost[-1]) if len(lost) >= 5 else None
+        if turn is None:
+            continue
+        scaler = name(run, lost[-1], "scaler", lost[-1].scaled_by or 0)
+        step = f"{scaler}.step({name(run, lost[-1], 'optimizer', optimizer)})"
+        yield Finding(
+            f"The loop tested the gradients itself and turned back before {step} after each of the last {len(lost)} "
+            f"backward passes: the scaler never saw the overflow, and the loss scale stays at "
+            f"{in_words(lost[-1].scale)}.",
+            (turn, *lost),
+            {"loss scale": lost[-1].scale},
+            Fix(
+                turn,
+                say=f"Take the test out and let {step} do it: it leaves such a step out, and {scaler}.update() then "
+                "lowers the scale.",
+            ),
+        )
+        return

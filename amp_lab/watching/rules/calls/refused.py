@@ -58,6 +58,26 @@ def unscaled_again(run: Run) -> Iterator[tuple[Unscaled, Unscaled, list[Event]]]
             yield event, first, before
 
 
+def given_up_to_the_end(run: Run, optimizer: int) -> list[Backward]:
+    """Return the last backward passes of a run whose scaled gradients nobody unscaled or stepped with, in order.
+
+    Only those whose gradients were zeroed before the next one: not those of micro-batches.
+    """
+    found: list[Backward] = []
+    zeroed = True
+    for event, past in walk(run):
+        if not past.follows(event) or (
+            isinstance(event, Stepped | Unscaled) and event.optimizer == optimizer
+        ):
+            found, zeroed = [], True
+        elif isinstance(event, ZeroGrad) and optimizer in event.optimizers:
+            zeroed = True
+        elif isinstance(event, Backward) and optimizer in event.touched and not event.raised:
+            found = [*found, event] if zeroed and live(run, event.scaled_by) else []
+            zeroed = False
+    return found
+
+
 def last(kind: type[K], before: list[Event], event: Stepped | Unscaled) -> K | None:
     """Return the last call of this kind that the same scaler did for the same optimizer."""
     found = [e for e in of(kind, before, event.optimizer) if e.scaler == event.scaler and not e.raised]

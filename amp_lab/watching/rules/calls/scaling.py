@@ -117,11 +117,40 @@ def unscaled_backward(run: Run) -> Iterator[Finding]:
         scaler.step(optimizer)
         scaler.update()
 
+    Wrong, added to the scaled loss:
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        penalty = 1e-3 * sum(p.square().sum() for p in model.parameters())
+        (scaler.scale(loss) + penalty).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
     Right:
         optimizer.zero_grad()
         with autocast(device_type, dtype=torch.float16):
             loss = loss_fn(model(x), y)
-        scaler.scale(loss).backward()
+        penalty = 1e-3 * sum(p.square().sum() for p in model.parameters())
+        scaler.scale(loss + penalty).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    Right, each part scaled, and one that is nothing:
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        penalty = 1e-3 * sum(p.square().sum() for p in model.parameters())
+        nothing = 0.0 * sum(p.sum() for p in model.parameters())
+        (scaler.scale(loss) + scaler.scale(penalty) + nothing).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    Right, the other part multiplied by hand:
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        penalty = 1e-3 * sum(p.square().sum() for p in model.parameters())
+        (scaler.scale(loss) + scaler.get_scale() * penalty).backward()
         scaler.step(optimizer)
         scaler.update()
 
@@ -148,6 +177,19 @@ def unscaled_backward(run: Run) -> Iterator[Finding]:
             tuple(event for each in found for event in (each[1], each[0])),
             {"loss scale": step.scale},
             _scale_it(loss, scaler),
+        )
+        return
+    parts = list(_part_unscaled(run))
+    if parts:
+        step, loss = parts[0]
+        scaler = scaler_of(run, step)
+        yield Finding(
+            f"Something that was not scaled was added to the scaled loss in step {loss.step}: "
+            f"{scaler}.step({optimizer_of(run, step)}) divided its gradients by {in_words(step.scale)} with the "
+            "others, so that this part of the loss counts for nothing.",
+            tuple(event for each in parts for event in (each[1], each[0])),
+            {"loss scale": step.scale},
+            Fix(loss, say=f"Add the parts first, and scale their sum: {scaler}.scale(loss + part).backward()."),
         )
 
 
@@ -293,7 +335,7 @@ def _scale_it(loss: Backward, scaler: str) -> Fix:
     """Return the change of a line from `loss.backward()` to `scaler.scale(loss).backward()`."""
     say = f"Send the scaled loss backward: {scaler}.scale(loss).backward()."
     call = whole_call(loss, "backward")
-    if call is None:
+    if call is None or call[1].split(".")[-1] == "autograd":  # torch.autograd.backward(loss)
         return Fix(loss, say=say)
     return Fix(
         loss, remove=(call[0],), insert=(f"{scaler}.scale({call[1]})" + call[0][len(call[1]) :],), say=say
@@ -308,9 +350,26 @@ def _never_multiplied(run: Run) -> Iterator[tuple[Stepped, Backward, bool]]:
         window = past.since(Updated, event.scaler or 0) or []
         passes = list(backwards(_still_there(past, event), event.optimizer))
         plain = [e for e in passes if e.scaled_by is None and not e.raised and not _by_hand(e, event, window)]
+        plain = [e for e in plain if not e.seeded]  # the gradient that it began from may have been scaled
         if plain and number(event.scale) != 1:
             used = any(scaled(run, e) for e in of(Backward, window))
             yield event, plain[-1], used or not of(Scaled, window)
+
+
+def _part_unscaled(run: Run) -> Iterator[tuple[Stepped, Backward]]:
+    """Yield each step of a scaler on gradients of a sum of which a part was not scaled, and that sum's backward pass.
+
+    Not where the scale was asked for, or gradients of a scaled loss went into the loss: the part may have it inside.
+    """
+    for event, past in walk(run):
+        if not isinstance(event, Stepped) or event.raised or not live(run, event.scaler) or number(event.scale) == 1:
+            continue
+        window = past.since(Updated, event.scaler or 0) or []
+        if of(ScaleRead, window) or any(e.how == "grad" for e in of(Backward, window)):
+            continue
+        sums = [e for e in backwards(_still_there(past, event), event.optimizer) if e.unscaled_part]
+        if sums and scaled(run, sums[-1]):
+            yield event, sums[-1]
 
 
 def _still_there(past: Past, step: Stepped) -> list[Event]:

@@ -179,6 +179,30 @@ def average_in_half(run: Run) -> Iterator[Finding]:
                 for average, weight in zip(ema.parameters(), model.parameters()):
                     average.lerp_(weight.bfloat16(), 0.001)
 
+    Wrong, with the weights cast:
+        ema = copy.deepcopy(model).half()
+        for x, y in batches:
+            optimizer.zero_grad()
+            with autocast(device_type, torch.bfloat16):
+                loss = loss_fn(model(x), y)
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                for average, weight in zip(ema.parameters(), model.parameters()):
+                    average.mul_(0.9999).add_(weight.half(), alpha=0.0001)
+
+    Wrong, as a new tensor:
+        ema = copy.deepcopy(model).half()
+        for x, y in batches:
+            optimizer.zero_grad()
+            with autocast(device_type, torch.bfloat16):
+                loss = loss_fn(model(x), y)
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                for average, weight in zip(ema.parameters(), model.parameters()):
+                    average.data.copy_(0.0001 * weight.data + 0.9999 * average.data)
+
     Right:
         ema = copy.deepcopy(model)
         for x, y in batches:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 from amp_lab.watching.recording.events import Averaged, Event, Scheduled, Stepped
 from amp_lab.watching.recording.run import Run
@@ -29,6 +30,8 @@ from amp_lab.watching.rules.steps import (
     was_skipped,
 )
 from amp_lab.watching.words import in_words
+
+_SHARE: Final = 0.05  # of skipped steps: below it, a schedule over batches is as good as one over steps
 
 
 @rule("scheduler-on-skip", Severity.WRONG, title="the learning rate moves though the step was skipped")
@@ -67,15 +70,9 @@ def scheduler_on_skip(run: Run) -> Iterator[Finding]:
         if not moved or not in_nearly_all(steps_of(line), list(asked(run, optimizer))):
             continue
         kept = [event for event in line if event.step in moved]
-        how = (
-            f"the learning rate went from {rate(kept[0].before)} to {rate(kept[0].after)}"
-            if kept
-            else "it moved on"
-        )
         yield Finding(
             f"{line[0].kind} was stepped in {in_steps(moved)}, though the scaler had skipped the step: "
-            f"{how} and no weight "
-            f"had moved{_though_it_ran(run, optimizer)}.",
+            f"{_how_it_moved(run, kept, optimizer)}{_though_it_ran(run, optimizer)}.",
             _with_steps(run, kept or line),
             {"skipped steps in which it moved": len(moved)},
             only_if_taken(
@@ -96,6 +93,22 @@ def _moved_on_skip(run: Run, line: Sequence[Scheduled]) -> list[int]:
     return sorted(skipped & set(steps_of(line)))
 
 
+def _how_it_moved(run: Run, kept: Sequence[Scheduled], optimizer: int | None) -> str:
+    """Say how far the rate had come in the first row of skipped steps, before a step was taken again."""
+    if not kept:
+        return "it moved on and no weight had moved"
+    first = kept[0]
+    taken = [e for e in run.of(Stepped) if e.optimizer == (optimizer or 0) and e.number > first.number]
+    step = next((e for e in taken if not was_skipped(e) and not e.raised and e.rates), None)
+    row = [e for e in kept if step is None or e.number < step.number]
+    if first.before == row[-1].after:
+        return "it counts a step there, and no weight had moved"
+    went = f"the learning rate went from {rate(first.before)} to {rate(row[-1].after)} and no weight had moved"
+    if step is None or len(row) == 1:
+        return went
+    return f"until the first step that was taken, step {step.step:,}, {went}"
+
+
 def _though_it_ran(run: Run, optimizer: int | None) -> str:
     fused = optimizer is not None and run.optimizers[optimizer].fused
     return " (a fused optimizer: its step() is called, and does nothing)" if fused else ""
@@ -112,20 +125,22 @@ def rate(rates: Sequence[float]) -> str:
 
 
 def _with_steps(run: Run, events: Sequence[Event]) -> tuple[Event, ...]:
-    """Return events with the skipped steps around them, in order."""
+    """Return events with the skipped steps after the first of them, in order: that one is the line that is wrong."""
     steps = {event.step for event in events}
     skips = [event for event in run.of(Stepped) if event.step in steps and was_skipped(event)]
+    skips = [event for event in skips if event.number > events[0].number]
     return tuple(sorted([*events, *skips], key=lambda event: event.number))
 
 
 @rule(
-    "rate-on-skip", Severity.RISK, title="the learning rate written by hand moves though the step was skipped"
+    "rate-on-skip", Severity.NOTE, title="the learning rate written by hand moves though the step was skipped"
 )
 def rate_on_skip(run: Run) -> Iterator[Finding]:
     """A learning rate that the loop writes itself, in each step, went on after a skipped step.
 
-    A rate made from a counter of batches moves with it, also where no step was taken. Count the steps that were
-    taken, and make the rate from that number.
+    A rate made from a counter of batches moves with it, also where no step was taken. If the schedule is one over data,
+    that is what you want. If it is one over steps, a warm-up above all, count the steps that were taken, and make the
+    rate from that number. (Nothing is said while less than one step in 20 was skipped.)
 
     Wrong:
         for number, (x, y) in enumerate(batches_overflow):
@@ -161,13 +176,19 @@ def rate_on_skip(run: Run) -> Iterator[Finding]:
         usual = sum(a.rates != b.rates for a, b in after_real)
         if not moved or len(after_real) < FEW or usual < len(after_real) / 2:
             continue
+        if len(run.skips) < _SHARE * run.steps and len(moved) < _SHARE * len(pairs):
+            continue
         skip, following = moved[0]
         yield Finding(
             f"The learning rate went from {rate(skip.rates)} in step {skip.step:,}, which was skipped, to "
             f"{rate(following.rates)} in step {following.step:,}: it counts skipped steps, too.",
             tuple(event for pair in moved for event in pair),
             {"times it moved after a skipped step": len(moved)},
-            Fix(skip, say="Make the learning rate from a counter of the steps that were taken."),
+            Fix(
+                skip,
+                say="Make the learning rate from a counter of the steps that were taken, if it is not meant to follow "
+                "the data.",
+            ),
         )
 
 

@@ -10,6 +10,8 @@ import torch
 from amp_lab.autocast.report.words import dtype_in_words
 from amp_lab.watching.recording.events import Event, Forward, Raised, Stepped
 from amp_lab.watching.recording.run import OptimizerFacts, Run
+from amp_lab.watching.rules.notices import number, where_it_shows
+from amp_lab.watching.rules.order import again
 from amp_lab.watching.rules.regions.autocasting import (
     HALVES,
     about_dtypes,
@@ -303,6 +305,19 @@ def model_cast_midway(run: Run) -> Iterator[Finding]:
                 optimizer.step()
             model.bfloat16()
 
+    Wrong, for an evaluation:
+        for epoch in range(epochs):
+            for x, y in batches:
+                optimizer.zero_grad()
+                with autocast(device_type, torch.bfloat16):
+                    loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+            model.bfloat16()
+            with torch.no_grad():
+                error = loss_fn(model(x.bfloat16()).float(), y)
+            model.float()
+
     Right:
         for epoch in range(epochs):
             for x, y in batches:
@@ -312,6 +327,21 @@ def model_cast_midway(run: Run) -> Iterator[Finding]:
                 loss.backward()
                 optimizer.step()
             exported = copy.deepcopy(model).bfloat16()
+
+    Right, with the weights kept:
+        for epoch in range(epochs):
+            for x, y in batches:
+                optimizer.zero_grad()
+                with autocast(device_type, torch.bfloat16):
+                    loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+            kept = copy.deepcopy(model.state_dict())
+            model.bfloat16()
+            with torch.no_grad():
+                error = loss_fn(model(x.bfloat16()).float(), y)
+            model.float()
+            model.load_state_dict(kept)
     """
     for number in range(len(run.models)):
         forwards = [each for each in trained(run) if each.model == number and each.weights_dtype]
@@ -327,6 +357,28 @@ def model_cast_midway(run: Run) -> Iterator[Finding]:
                 {"weights before": before, "weights after": first.weights_dtype},
                 Fix(first, say="Cast a copy: copy.deepcopy(model).half(); what is trained stays FP32."),
             )
+            return
+    yield from _there_and_back(run)
+
+
+def _there_and_back(run: Run) -> Iterator[Finding]:
+    """Yield the finding for weights that were cast to 16 bits and back after they had been trained."""
+    found = [
+        event for event, _ in where_it_shows(run, "weights rounded", lambda _, seen: number(seen["kept"]) == 0)
+        if any(step.number < event.number for step in run.of(Stepped))
+    ]  # fmt: skip
+    if not found:
+        return
+    back = found[0]
+    half, wide = dtype_in_words(back.values["from"]), dtype_in_words(back.values["to"])
+    inside = [e for e in run.of(Forward) if e.number < back.number and e.weights_dtype == back.values["from"]]
+    yield Finding(
+        f"The weights were cast to {half} and back to {wide} before step {back.step:,}{again(found)}: what is trained "
+        f"was rounded to {half}, and smaller changes are lost.",
+        (*inside[-1:], *found),
+        {"weights in between": back.values["from"]},
+        Fix((*inside[-1:], back)[0], say="Cast a copy: copy.deepcopy(model).half(); what is trained stays FP32."),
+    )
 
 
 def _and_then(ended: Raised | None, later: list[Forward]) -> str:

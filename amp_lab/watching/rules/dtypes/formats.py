@@ -76,7 +76,7 @@ def scaler_with_bf16(run: Run) -> Iterator[Finding]:
     yield Finding(
         f"The scaler multiplied losses by {in_words(scaled.scale)}, but autocast ran in BF16"
         f"{_by_default(region)}, which has FP32's range and needs no loss scale.",
-        (forwards[0], scaled),
+        (*([region] if region and region.where else []), forwards[0], scaled),
         {"dtype of autocast": torch.bfloat16},
         Fix(
             scaled,

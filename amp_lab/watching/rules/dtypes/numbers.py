@@ -38,6 +38,7 @@ _CONSEQUENCES: Final = (
 )
 _EDGE: Final = 65000.0  # a mask has put numbers at FP16's end already
 _LARGEST: Final = 65504.0
+_INFINITE_FROM: Final = 65520.0  # FP16 rounds these up
 _EXPONENTIALS: Final = {"exp": 11.1, "exp2": 16.0, "expm1": 11.1, "cosh": 11.8, "sinh": 11.8}
 _SUMS: Final = frozenset("sum mean cumsum norm vector_norm trace prod nansum std".split())
 _CASTS: Final = frozenset("half to type type_as".split())
@@ -294,6 +295,63 @@ def sum_overflows(run: Run) -> Iterator[Finding]:
             f"{other_lines(found)}: FP16 ends at 65,504.",
             "Add up in FP32: x.float().sum(), or x.sum(dtype=torch.float32).",
         )
+
+
+@rule(
+    "input-overflows",
+    Severity.WRONG,
+    title="numbers that autocast's cast makes infinite",
+    explains=(*_CONSEQUENCES, "activation-overflows"),
+)
+def input_overflows(run: Run) -> Iterator[Finding]:
+    """FP32 numbers from 65,520 on go into a layer that autocast runs in FP16: its cast makes them infinite.
+
+    Mostly they are data that nobody has normalised: prices, populations, times in milliseconds.
+
+    Wrong:
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x * 1e5), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    Right:
+        mean, deviation = 0.0, 1e5
+        for x, y in batches:
+            optimizer.zero_grad()
+            with autocast(device_type, dtype=torch.float16):
+                loss = loss_fn(model((x * 1e5 - mean) / deviation), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    Right, in BF16:
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.bfloat16):
+            loss = 1e-9 * loss_fn(model(x * 1e5), y)
+        loss.backward()
+        optimizer.step()
+    """
+    found = [
+        each for each in where_it_shows(run, "too large to cast", lambda _, seen: _cast_made_infinite(seen))
+        if goes_back(run, each[0])
+    ]  # fmt: skip
+    if found:
+        event, seen = found[0]
+        yield _found(
+            found,
+            f"{_call(event)} was given numbers as large as {_went_in(seen)} {in_steps(found)}{other_lines(found)}, and "
+            "autocast's cast to FP16, which ends at 65,504, made them infinite: no loss scale changes that.",
+            "Bring the data to numbers of about 1 before the model sees them: subtract their mean, divide by their "
+            "standard deviation.",
+        )
+
+
+def _cast_made_infinite(seen: Seen) -> bool:
+    """Whether a result was not finite, and a number that went in is, though not in FP16."""
+    size = largest(seen["went_in"])
+    return finite(seen["went_in"]) and size >= _INFINITE_FROM and not math.isfinite(number(seen["came_out"]))
 
 
 @rule("activation-overflows", Severity.WRONG, title="activations beyond FP16's range", explains=_CONSEQUENCES)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from amp_lab.watching.recording.events import Event, GradientsChanged, Noticed
+from amp_lab.watching.recording.events import Event, Noticed
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.notices import (
     Seen,
+    divided_by_hand,
     in_steps,
     knew_the_scale,
     named,
@@ -55,6 +56,19 @@ def unscaled_by_hand(run: Run) -> Iterator[Finding]:
         scaler.step(optimizer)
         scaler.update()
 
+    Wrong, and then clipped:
+        for x, y in batches:
+            optimizer.zero_grad()
+            with autocast(device_type, dtype=torch.float16):
+                loss = loss_fn(model(x), y)
+            scaler.scale(loss).backward()
+            inverse = 1 / scaler.get_scale()
+            for p in model.parameters():
+                p.grad.data.mul_(inverse)
+            clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+
     Wrong, as new gradients:
         optimizer.zero_grad()
         with autocast(device_type, dtype=torch.float16):
@@ -98,26 +112,17 @@ def unscaled_by_hand(run: Run) -> Iterator[Finding]:
         {"factor by hand": factor, "loss scale": scale},
         Fix(
             event,
-            say=f"Call {_first_unscale(event)} instead: then {named(event, 'scaler')}.step knows of it.",
+            remove=("{loop}",) if isinstance(event, Noticed) else (),
+            insert=("{scaler}.unscale_({optimizer})",) if isinstance(event, Noticed) else (),
+            say=f"Take the division out and call {_first_unscale(event)} in its place: then "
+            f"{named(event, 'scaler')}.step knows of it.",
         ),
     )
 
 
 def _unscales(run: Run) -> Iterator[tuple[Event, float, float]]:
     """Yield where gradients were divided by the scale before scaler.step, the factor and the scale."""
-    for event, seen in where_it_shows(run, "gradients changed", lambda *_: True):
-        scale, factor = scaled_by(run, event), number(seen["factor"])
-        if _takes_out(factor, scale) and stepped_by_scaler(run, event):
-            yield event, factor, scale
-    for changed in run.of(GradientsChanged):
-        scale, factor = scaled_by(run, changed), number(changed.factor)
-        if _takes_out(factor, scale) and number(changed.changed) == 1 and stepped_by_scaler(run, changed):
-            yield changed, factor, scale
-
-
-def _takes_out(factor: float, scale: float) -> bool:
-    """Return whether a factor is 1 / scale. A small scale may be the number of micro-batches as well."""
-    return scale >= 64 and abs(factor * scale - 1) < 1e-3
+    return (each for each in divided_by_hand(run) if stepped_by_scaler(run, each[0]))
 
 
 @rule(
@@ -273,6 +278,16 @@ def overflow_hidden(run: Run) -> Iterator[Finding]:
         scaler.scale(loss).backward()
         for p in model.parameters():
             p.grad.nan_to_num_(0.0, 0.0, 0.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    Wrong, with out=:
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        for p in model.parameters():
+            torch.nan_to_num(p.grad, nan=0.0, posinf=1e5, neginf=-1e5, out=p.grad)
         scaler.step(optimizer)
         scaler.update()
 

@@ -17,6 +17,8 @@ from amp_lab.watching.recording.events import (
     ZeroGrad,
 )
 from amp_lab.watching.recording.run import Run
+from amp_lab.watching.rules.notices import divided_by_hand
+from amp_lab.watching.rules.layout import written_with
 from amp_lab.watching.rules.order import (
     EMPTY,
     Past,
@@ -312,7 +314,12 @@ def clip_raises_on_overflow(run: Run) -> Iterator[Finding]:
 
 
 def _of_scaled(run: Run) -> Iterator[tuple[Clipped, Backward]]:
-    """Yield each clipping of scaled gradients that a scaler is to unscale later, and their backward pass."""
+    """Yield each clipping of scaled gradients that a scaler is to unscale later, and their backward pass.
+
+    Not in a loop that divides gradients by the scale itself: what is seen of that in some steps holds for all.
+    """
+    if any(True for _ in divided_by_hand(run)):
+        return
     for event, past in walk(run):
         if not isinstance(event, Clipped) or not limits(event) or event.state is not Gradients.SCALED:
             continue
@@ -334,9 +341,16 @@ def _scaled_loss(run: Run, past: Past, optimizer: int) -> Backward | None:
 
 
 def _scaled_limit(event: Clipped, loss: Backward, past: Past) -> bool:
-    """Whether the limit was multiplied by the scale, too: that was read in this step, and is not far from it."""
+    """Whether the limit was multiplied by the scale, too.
+
+    The code of the call tells; else that the scale was read in this step, and is not far from the limit.
+    """
     if loss.scaled_by is None or not event.limit:
         return False
+    keyword = "clip_value" if event.how == "value" else "max_norm"
+    written = written_with(event, CALLS.values(), 1, keyword, "scale")
+    if written is not None:
+        return written
     read = of(ScaleRead, past.since(Updated, loss.scaled_by))
     return bool(read) and 1e-3 <= event.limit / number(loss.scale) <= 1e3
 

@@ -293,6 +293,8 @@ def clip_of_infinite(run: Run) -> Iterator[Finding]:
         clip, loss = past.last(Clipped, event.optimizer), past.last(Backward, event.optimizer)
         if clip is None or loss is None or clip.number < loss.number or not limits(clip) or clip.norm is None:
             continue
+        if clip.norm.is_unknown:
+            continue
         if loss.finite.value and not math.isfinite(clip.norm.value):
             found.append((clip, event))
     if found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from amp_lab.watching.recording.events import Backward, Event, Gradients, Stepped, ZeroGrad
+from amp_lab.watching.recording.events import Backward, Event, Gradients, Noticed, Stepped, ZeroGrad
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.order import EMPTY, again, backwards, of, optimizer_of, place, walk
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
@@ -70,7 +70,7 @@ def zero_grad_missing(run: Run) -> Iterator[Finding]:
     """
     for optimizer in range(len(run.optimizers)):
         kept = [(step, loss, zeroed) for step, loss, zeroed in _used_again(run, optimizer) if not zeroed]
-        if kept and not _ever_zeroed(run, optimizer):
+        if kept and not _ever_zeroed(run, optimizer) and not _kept_by_hand(run, optimizer, len(kept)):
             step, loss, _ = kept[0]
             called = optimizer_of(run, step)
             skips = [s for s, _, _ in kept if s.skipped.value]
@@ -288,6 +288,12 @@ def _ever_zeroed(run: Run, optimizer: int) -> bool:
         optimizer in e.optimizers and e.before[e.optimizers.index(optimizer)] not in EMPTY
         for e in run.of(ZeroGrad)
     )
+
+
+def _kept_by_hand(run: Run, optimizer: int, times: int) -> bool:
+    """Whether the loop wrote to the gradients between most steps and the next backward passes: `p.grad.mul_(0.9)`."""
+    written = [e for e in run.of(Noticed) if e.what == "rewritten" and e.values.get("optimizer") == optimizer]
+    return 2 * len(written) > times
 
 
 def _last_zero(events: list[Event] | None, optimizer: int) -> ZeroGrad | None:

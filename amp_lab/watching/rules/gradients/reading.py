@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from amp_lab.watching.recording.events import Backward, Clipped, Event, Gradients, ScaleRead
 from amp_lab.watching.recording.run import Run
+from amp_lab.watching.rules.layout import assigned
 from amp_lab.watching.rules.notices import (
+    divided_by_hand,
     named,
     number,
     scaled_by,
     where_it_shows,
 )
+from amp_lab.watching.rules.order import name
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.words import in_words
 
@@ -106,7 +109,8 @@ def _reads(run: Run) -> Iterator[tuple[Event, str, float, float]]:
         scale = scaled_by(run, event, after=True)
         if scale > 1 and not _divides(run, event):
             yield event, f"{event.values['call']} in a hook", number(seen["size"]), scale
-    for clipped in run.of(Clipped):
+    by_hand = any(True for _ in divided_by_hand(run))
+    for clipped in () if by_hand else run.of(Clipped):
         if clipped.how == "measured" and clipped.state is Gradients.SCALED and not clipped.raised:
             scale = scaled_by(run, clipped)
             if scale > 1 and not _divides(run, clipped):
@@ -128,7 +132,7 @@ def penalty_of_scaled(run: Run) -> Iterator[Finding]:
             loss = loss_fn(model(x), y)
         gradients = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)
         penalty = sum(g.pow(2).sum() for g in gradients).sqrt()
-        scaler.scale(loss + 1e-6 * penalty).backward()
+        scaler.scale(loss + 1e-3 * penalty).backward()
         scaler.step(optimizer)
         scaler.update()
 
@@ -165,17 +169,28 @@ def penalty_of_scaled(run: Run) -> Iterator[Finding]:
         return
     event, seen = found[0]
     scale, size = number(event.values["scale"]), number(seen["size"])
+    grad = [each for each in made if each.step == event.step and each.number < event.number][-1]
+    given, alone = assigned(grad) or ("", False)
     yield Finding(
-        f"{event.values['call']} was taken of gradients of the scaled loss in step {event.step}: they are "
-        f"{in_words(scale)} times those of the loss, and so a penalty on them is not the one that was meant.",
+        f"A penalty was computed from {given or 'gradients'} in step {event.step}: these are gradients of a scaled loss, "
+        f"{in_words(scale)} times those of the loss, and so the penalty is not the one that was meant.",
         tuple(each for each, _ in found),
-        {"what it gave": size, "loss scale": scale},
-        Fix(
-            event,
-            say=f"Divide them first: inverse = 1.0 / {named(event, 'scaler')}.get_scale(); "
-            "gradients = [g * inverse for g in gradients].",
-        ),
+        {f"largest result of {event.values['call']}": size, "loss scale": scale},
+        _divide_first(run, grad, given, alone),
     )
+
+
+def _divide_first(run: Run, grad: Backward, given: str, alone: bool) -> Fix:
+    say = "Multiply them by 1 / scale before anything else is computed from them."
+    if not given:
+        return Fix(grad, say=say)
+    inverse = f"1.0 / {name(run, grad, 'scaler', grad.scaled_by or 0)}.get_scale()"
+    lines = (
+        (f"{given} = {given} * ({inverse})",)
+        if alone
+        else (f"inverse = {inverse}", f"{given} = [each * inverse for each in {given}]")
+    )
+    return Fix(grad, insert=lines, place="after", say=say)
 
 
 @rule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -9,11 +10,13 @@ import torch
 from amp_lab.autocast.report.words import dtype_in_words
 from amp_lab.watching.recording.events import (
     Backward,
+    Event,
     Forward,
     RegionEntered,
     RegionLeft,
 )
 from amp_lab.watching.recording.run import Run
+from amp_lab.watching.rules.layout import lone_call
 from amp_lab.watching.rules.regions.autocasting import (
     HALVES,
     device_types,
@@ -28,7 +31,7 @@ from amp_lab.watching.rules.regions.autocasting import (
 )
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.rules.steps import steps_of
-from amp_lab.watching.words import counted, in_words, steps_in_words
+from amp_lab.watching.words import counted, in_words
 
 
 @rule(
@@ -78,9 +81,16 @@ def wrong_device_type(run: Run) -> Iterator[Finding]:
                 region,
                 remove=(f'"{region.device_type}"',),
                 insert=(f'"{forward.device_type}"',),
-                say="Give autocast the kind of device that the tensors are on: x.device.type.",
+                say=_for_its_device(region),
             ),
         )
+
+
+def _for_its_device(region: RegionEntered) -> str:
+    call = re.search(r"[\w.]*\bcuda\.amp\.autocast", region.where.text if region.where else "")
+    if call:
+        return f"{call[0]} is for CUDA only: enter torch.autocast(x.device.type, dtype=torch.float16) in its place."
+    return "Give autocast the kind of device that the tensors are on: x.device.type."
 
 
 def _for_another(forward: Forward, run: Run) -> RegionEntered | None:
@@ -125,6 +135,22 @@ def scaler_without_autocast(run: Run) -> Iterator[Finding]:
         scaler.step(optimizer)
         scaler.update()
 
+    Wrong, switched off:
+        optimizer.zero_grad()
+        with autocast(device_type, torch.float16, enabled=False):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    Wrong, made and not entered:
+        optimizer.zero_grad()
+        autocast(device_type, torch.float16)
+        loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
     Right:
         optimizer.zero_grad()
         with autocast(device_type, torch.float16):
@@ -148,17 +174,38 @@ def scaler_without_autocast(run: Run) -> Iterator[Finding]:
         return
     if any(is_on(each) and each.device_type in types for each in entered(run).values()):
         return
-    steps = steps_of(forwards)
+    where, why, cure = _why_not(run, forwards)
     yield Finding(
         f"The scaler multiplied losses by {in_words(scaled.scale)}, but nothing ran in FP16: the weights are FP32, and "
-        f"autocast was on in none of {counted(len(forwards), 'forward pass', 'es')}.",
-        (forwards[0], scaled, *one_a_step(forwards)[1:]),
-        {"steps": steps_in_words(steps)},
-        Fix(
-            forwards[0],
-            say=f'Put forward pass and loss into `with torch.autocast("{forwards[0].device_type}", '
-            "dtype=torch.float16):`, or leave the scaler out: FP32 needs none.",
-        ),
+        f"{why}.",
+        (where, scaled, *one_a_step(forwards)),
+        {"forward passes": len(forwards), "of them with autocast": 0},
+        Fix(where, say=f"{cure}, or leave the scaler out: FP32 needs none."),
+    )
+
+
+def _why_not(run: Run, forwards: Sequence[Forward]) -> tuple[Event, str, str]:
+    """Return where autocast was to be switched on, why it was not, and what to do."""
+    first, passes = forwards[0], counted(len(forwards), "forward pass", "es")
+    regions = entered(run)
+    off = [regions[each] for each in first.regions if each in regions and not regions[each].enabled]
+    if off and off[-1].dtype in HALVES:
+        return (
+            off[-1],
+            f"the region of {place(off[-1])} was entered with enabled=False for {passes}",
+            "Enter the region with enabled=True",
+        )
+    made = lone_call(first, "autocast")
+    if made is not None:
+        return (
+            made,
+            f"the autocast of {place(made)} was made, but never entered, in {passes}",
+            "Put `with` before it, and forward pass and loss into its block",
+        )
+    return (
+        first,
+        f"autocast was on in none of {passes}",
+        f'Put forward pass and loss into `with torch.autocast("{first.device_type}", dtype=torch.float16):`',
     )
 
 

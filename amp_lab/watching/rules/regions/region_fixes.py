@@ -50,20 +50,22 @@ def _same_block(region: Source | None, lines: Sequence[Source | None]) -> bool:
 
 def without_cache(region: RegionEntered | None, forward: Event) -> Fix:
     """Switch off the cache of 16-bit weights of a region that stays open over several steps."""
-    say = (
-        "Open a region of its own for each forward pass and its loss, and let it end before backward(). "
-        "Where one must stay open, cache_enabled=False makes the copies anew in each forward pass."
-    )
+    say = "Open a region of its own for each forward pass and its loss, and let it end before backward()."
     call = call_of_autocast(region.where.text) if region and region.where else None
     if region is None or call is None or not region.enabled:
         return Fix(region or forward, say=say)
+    say = (
+        "Where this region must stay open, cache_enabled=False makes the copies anew in each forward pass. Better: "
+        "open a region of its own for each forward pass and its loss, and let it end before backward()."
+    )
     return Fix(region, remove=(call,), insert=(f"{call[:-1]}, cache_enabled=False)",), say=say)
 
 
 def call_of_autocast(text: str) -> str | None:
-    """Return the call in `with torch.autocast(...):`, as Python writes it; None if the line is none of that kind."""
+    """Return the call in `with torch.autocast(...):`, as it is written; None if the line is none of that kind."""
+    code = f"{text.strip()}\n    pass"
     try:
-        block = ast.parse(f"{text.strip()}\n    pass").body[0]
+        block = ast.parse(code).body[0]
     except SyntaxError:
         return None
     if not isinstance(block, ast.With):
@@ -73,5 +75,5 @@ def call_of_autocast(text: str) -> str | None:
         if not isinstance(call, ast.Call) or not call.args or not ast.unparse(call.func).endswith("autocast"):
             continue
         if all(each.arg != "cache_enabled" for each in call.keywords):
-            return ast.unparse(call)
+            return ast.get_source_segment(code, call)
     return None

@@ -65,7 +65,7 @@ def scaler_not_restored(run: Run) -> Iterator[Finding]:
             f"{in_words(first.scale)}.",
             (*loads, first),
             {"loss scale in the first step": first.scale},
-            _load_too(loads, "scaler"),
+            _load_too(loads, "scaler", was_kept(run, "scaler")),
             Severity.WRONG if other or was_kept(run, "scaler") else Severity.RISK,
         )
 
@@ -119,18 +119,26 @@ def scheduler_not_restored(run: Run) -> Iterator[Finding]:
         "though this run "
         "saves one: the schedule began at its first step again.",
         (*loads, stepped[0]),
-        fix=_load_too(loads, "scheduler"),
+        fix=_load_too(loads, "scheduler", kept=True),
     )
 
 
-def _load_too(loads: Sequence[StateLoaded], part: str) -> Fix:
-    """Return the change that loads another part from where the model came from, `checkpoint["model"]`."""
-    say = f"Load the {part}'s state together with those of model and optimizer."
+def _load_too(loads: Sequence[StateLoaded], part: str, kept: bool) -> Fix:
+    """Return the change that loads another part from where the model came from, `checkpoint["model"]`.
+
+    Only in words where that is no dictionary with such a key: nobody knows at which place of a list the part is.
+    """
+    say = f"Save the {part}'s state together with those of model and optimizer, and load all three."
     given = next((loaded_from(event) for event in loads if event.of == "model"), None)
-    if not isinstance(given, ast.Subscript):
-        return Fix(loads[-1], say=say)
-    line = f'{{{part}}}.load_state_dict({ast.unparse(given.value)}["{part}"])'
-    return Fix(loads[-1], insert=(line,), place="after", say=say)
+    match given:
+        case ast.Subscript(value=saved, slice=ast.Constant(value=str(key))) if "model" in key:
+            own = key.replace("model", part)  # "model_state_dict": "scaler_state_dict"
+            line = f'{{{part}}}.load_state_dict({ast.unparse(saved)}["{own}"])'
+            if kept:
+                return Fix(loads[-1], insert=(line,), place="after", say=say)
+            guarded = (f'if "{own}" in {ast.unparse(saved)}:', f"    {line}")
+            return Fix(loads[-1], insert=guarded, place="after", say=say)
+    return Fix(loads[-1], say=say)
 
 
 def loaded_from(event: StateLoaded) -> ast.expr | None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from amp_lab.watching.recording.events import Backward, Event, Scaled
 from amp_lab.watching.recording.run import Run
+from amp_lab.watching.rules.order import line_of, live
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.rules.steps import (
     Turn,
@@ -67,6 +68,7 @@ def loss_not_finite(run: Run) -> Iterator[Finding]:
     bad: list[Event] = [event for event in run.of(Scaled) if read(event.finite) is False]
     plain = [e for e in run.of(Backward) if e.how == "backward" and e.scaled_by is None and not e.raised]
     bad += [event for event in plain if read(event.finite) is False]
+    bad = [event for event in bad if not _a_lower_scale_cures(run, event)]
     if not bad:
         return
     bad.sort(key=lambda event: event.number)
@@ -82,6 +84,23 @@ def loss_not_finite(run: Run) -> Iterator[Finding]:
         ),
         Severity.WRONG if len(steps) > 1 or _took_it(run, steps) else Severity.RISK,
     )
+
+
+def _a_lower_scale_cures(run: Run, bad: Event) -> bool:
+    """Whether a loss holds scaled gradients: a penalty, of `torch.autograd.grad(scaler.scale(loss), …)`.
+
+    Their overflow makes it infinite, its step is skipped, and at half the scale it is finite: there is one that is, or
+    the scale is not small yet.
+    """
+    taken = [
+        e for e in run.of(Backward)
+        if e.step == bad.step and e.number < bad.number and e.how == "grad" and live(run, e.scaled_by)
+    ]  # fmt: skip
+    if not taken or not all(map(was_skipped, asked(run).get(bad.step, ()))):
+        return False
+    later = [e for e in run.of(Scaled) if e.number > bad.number and e.step > bad.step]
+    losses = [e for e in later if line_of(e) == line_of(bad)]
+    return any(read(e.finite) for e in losses) or (read(taken[-1].scale) or 0.0) >= 1.0
 
 
 def _what_followed(run: Run, bad: Sequence[Event]) -> str:
@@ -165,8 +184,14 @@ def _scale_before(run: Run, scaler: int, step: int) -> float | None:
 
 def _why_it_sinks(run: Run, scaler: int, end: Sequence[Turn]) -> str:
     if end[-1].after == 0:
+        if any(turn.before == 0 and not turn.skipped for turn in end):
+            return (
+                "at 0 every gradient is lost: what was finite of them became 0 divided by 0, and a step that was taken "
+                "made the weights NaN"
+            )
         return (
-            "at 0 every gradient is lost: what is finite of them becomes 0 divided by 0, and the weights NaN"
+            "at 0 every gradient is lost: what is finite of them would become 0 divided by 0, and a step that is taken "
+            "would make the weights NaN"
         )
     steps = set(steps_of(turn.event for turn in end))
     losses = [event for event in run.of(Scaled) if event.scaler == scaler and event.step in steps]

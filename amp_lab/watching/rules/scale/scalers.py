@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from amp_lab.watching.recording.events import Backward, Event, Scaled, ScaleRead, ScalerMade, Stepped, Updated
@@ -58,10 +58,20 @@ def scaler_in_loop(run: Run) -> Iterator[Finding]:
     yield Finding(
         f"A new {short[0].kind} was made for each of {counted(len(short), 'step')}: each begins at a loss scale of "
         f"{in_words(first.scale)} and forgets what the one before has learnt{skipped}.",
-        tuple(short),
+        # A scaler that is made between two steps belongs to the one before: what it scaled first tells its step.
+        (short[0], *_first_losses(run, short)),
         {"scalers made": len(short), "scale at which each begins": first.scale, "skipped steps": len(lost)},
         Fix(short[0], say="Make the scaler once, before the loop."),
     )
+
+
+def _first_losses(run: Run, made: Sequence[ScalerMade]) -> Iterator[Scaled]:
+    """Yield the first loss that each scaler scaled."""
+    waiting = {each.scaler for each in made}
+    for event in run.of(Scaled):
+        if event.scaler in waiting:
+            waiting.remove(event.scaler)
+            yield event
 
 
 @rule(
