@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **Time** | 180 minutes: take a break after patient 4 |
+# | **Time** | 180 minutes |
 # | **Difficulty** | medium |
 # | **You need** | lessons [05](05_dynamic_loss_scaling.ipynb) and [06](06_autocast.ipynb). No GPU: what goes wrong in a loop goes wrong on a CPU, too. |
 #
@@ -244,7 +244,7 @@ assert amp.get_scale() == 0
 #
 # One training step in FP16, as it should be.
 #
-# - Whatever the gradients hold from before, infinities as well, must not count.
+# - Whatever the gradients hold from before, infinities as well, must not count. The batch stays as it is.
 # - Model and inputs are on the same device, whichever that is: `inputs.device.type`. Autocast is `torch.float16`; the backward
 #   pass runs outside of its region.
 # - A step whose gradients overflow is skipped, and the scale is adapted, once for each call.
@@ -413,8 +413,9 @@ assert "last-window-short" in seen.report()
 # ### Exercise 7.3 · One step from several micro-batches
 #
 # `micro_batches` is a list of pairs (inputs, targets), one or more, of any sizes. Make **one** step: the one that all samples
-# as a single batch would make, up to rounding, with gradients clipped to `max_norm`. Memory is short: each micro-batch has a
-# forward and a backward pass of its own. `loss_function` gives the mean over the samples it gets; `len(inputs)` says how many.
+# as a single batch would make, up to rounding, with gradients clipped to `max_norm`. Memory is short, so never two graphs at
+# once: forward and backward pass of a micro-batch, then those of the next. `loss_function` gives the mean over the samples it
+# gets; `len(inputs)` says how many.
 #
 # Return the loss of the whole batch: detached, not scaled.
 
@@ -540,6 +541,8 @@ check("7.4", two_optimizers_step)
 # solution("7.4")
 
 # %% [markdown]
+# (Half of the clinic is done: a good place for a break.)
+#
 # ## Patient 5: a schedule in a hurry
 #
 # A warm-up raises the learning rate over the first 10 steps. The scale starts at 2^24, so the first ones are skipped. **Guess

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from amp_lab import watch
-from amp_lab.watching.recording.events import Averaged, Noticed, ZeroGrad
+from amp_lab.watching.recording.events import Averaged, Backward, Noticed, ZeroGrad
 from amp_lab.watching.recording.looks import frames, stack
 from amp_lab.watching.recording.looks.mode import CallMode
 
@@ -501,3 +501,33 @@ def test_right_loops_get_nothing(loop: Any) -> None:
             loop(model, optimizer, scaler)
     assert [each.sentence for each in seen.report().all] == []
     assert not seen.run.notes
+
+
+def test_weights_that_were_cast_and_back_are_noted_and_those_that_were_kept_are_not() -> None:
+    for keep in (False, True):
+        model, optimizer, scaler = made()
+        with watch(model, optimizer, scaler) as seen:
+            for _ in range(6):
+                train_step(model, optimizer, scaler)
+                kept = copy.deepcopy(model.state_dict())
+                model.half()
+                with torch.no_grad():
+                    model(torch.ones(3, 4).half())
+                model.float()
+                if keep:
+                    model.load_state_dict(kept)
+        assert len(noticed(seen, "weights rounded")) == (0 if keep else 5)
+
+
+def test_a_sum_of_scaled_losses_is_looked_at_three_times_and_no_more() -> None:
+    model, optimizer, scaler = made()
+    with watch(model, optimizer, scaler) as seen:
+        for _ in range(6):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = F.mse_loss(model(torch.ones(3, 4)), torch.ones(3, 1))
+            (scaler.scale(loss) + sum(each.square().sum() for each in model.parameters())).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert [event.unscaled_part for event in seen.run.of(Backward)] == [True] * 3 + [False] * 3
+    assert "only the first 3 are looked at so closely" in str(seen.report())

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from amp_lab.watching.recording.patches import Patches, defining, with_subclasses
+from amp_lab.watching.recording.patches import Patches, _Replacement, defining, with_subclasses
 
 
 def make():
@@ -137,3 +137,47 @@ def test_where_a_method_stands():
     base, derived = make()
     assert defining(derived, "call") == [base]
     assert with_subclasses(base) == [base, derived]
+
+
+def test_a_class_that_refuses_to_be_restored_does_not_stop_the_others():
+    class Once(type):
+        refuses = False
+
+        def __setattr__(cls, name, value):
+            if Once.refuses:
+                raise ZeroDivisionError("no")
+            super().__setattr__(name, value)
+
+    class Strange(metaclass=Once):
+        def call(self):
+            return ["strange"]
+
+    base, _ = make()
+    both = vars(base)["call"], vars(Strange)["call"]
+    patches = Patches()
+    patches.put_around(base, "call", saying("a"))
+    patches.put_around(Strange, "call", saying("a"))
+    Once.refuses = True
+    assert patches.undo() == []
+    assert (vars(base)["call"], vars(Strange)["call"]) == both
+
+
+def test_what_cannot_be_restored_is_told_and_the_others_are(monkeypatch):
+    base, derived = make()
+    before = vars(base)["call"]
+    patches = Patches()
+    patches.put_around(base, "call", saying("a"))
+    patches.put_around(derived, "static", saying("a"))
+    real = _Replacement.take_out
+
+    def take_out(self):
+        if self.name == "static":
+            raise ZeroDivisionError("no")
+        real(self)
+
+    monkeypatch.setattr(_Replacement, "take_out", take_out)
+    ((name, error),) = patches.undo()
+    assert name == "Derived.static"
+    assert isinstance(error, ZeroDivisionError)
+    assert vars(base)["call"] is before
+    assert derived.static(3) == [3]

@@ -600,3 +600,28 @@ def test_a_compiled_model():
         step(compiled, optimizer, scaler)
     assert inner.run.counts["Stepped"] == 1
     assert inner.run.notes == ()
+
+
+def test_clipping_of_gradients_without_numbers():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        model, optimizer, _ = parts()
+        with watch(model, optimizer) as seen:
+            model(torch.ones(2, 8)).mean().backward()
+            clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    assert [event.norm.is_unknown for event in seen.run.of(Clipped)] == [True]
+    assert seen.report().ok
+
+
+def test_an_autocast_that_cannot_be_hashed():
+    class Own(torch.autocast):
+        def __eq__(self, other):
+            return self is other
+
+    model, optimizer, _ = parts()
+    with watch(model, optimizer) as seen, Own("cpu", torch.bfloat16):
+        model(X)
+    assert [event.asked for event in seen.run.of(RegionEntered)] == [True]
+    assert seen.run.notes == ()

@@ -222,6 +222,7 @@ def test_a_note_is_at_most_six_lines():
             "  where: /somewhere/train.py:7, in train: torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)"
             "  # as in the paper\n"
             "  fix:   Do it.\n"
+            "      grad_scaler.scale(loss).backward()\n"
             "    + a()"
         )
 

@@ -176,6 +176,48 @@ def test_a_call_of_many_lines(tmp_path):
     )
 
 
+OVER_PARAMETERS = LOOP.replace(
+    "        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # as in the paper\n",
+    "        for p in net.parameters():\n            if p.requires_grad:\n                p.grad.mul_(0.5)\n",
+)
+
+
+def over_parameters(text: str = OVER_PARAMETERS) -> seen.Clipped:
+    return clipped(where=line("p.grad.mul_", text))
+
+
+def test_the_loop_around_a_line_is_replaced_with_it(tmp_path):
+    fix = Fix(over_parameters(), remove=("{loop}",), insert=UNSCALE)
+    before, after = OVER_PARAMETERS.split("        for p in")[0], "        grad_scaler.step(opt)\n"
+    after += OVER_PARAMETERS.split(after)[1]
+    expected = f"{before}        grad_scaler.unscale_(opt)\n{after}"
+    assert patched(change(fix, OVER_PARAMETERS).diff, OVER_PARAMETERS, tmp_path) == expected
+    # Another line in the loop needs it: nothing may be put there that would run for each parameter.
+    text = OVER_PARAMETERS.replace(
+        "                p.grad", "                print(p)\n                p.grad"
+    )
+    found = change(replace(fix, event=over_parameters(text)), text)
+    assert (found.diff, found.code) == ("", ("grad_scaler.unscale_(opt)",))
+
+
+def test_lines_are_put_before_the_loop_over_parameters_and_not_before_that_over_batches(tmp_path):
+    fix = Fix(over_parameters(), insert=UNSCALE, place="before loop")
+    expected = OVER_PARAMETERS.replace("        for p", "        grad_scaler.unscale_(opt)\n        for p")
+    assert patched(change(fix, OVER_PARAMETERS).diff, OVER_PARAMETERS, tmp_path) == expected
+    text = LOOP.replace(
+        "torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)", "log(x, net.weight.grad.norm())"
+    )
+    fix = replace(fix, event=clipped(where=line("log(x", text)))
+    expected = text.replace("        log(x", "        grad_scaler.unscale_(opt)\n        log(x")
+    assert patched(change(fix, text).diff, text, tmp_path) == expected
+
+
+def test_a_name_or_a_constant_is_not_shown_without_the_line_it_belongs_to():
+    fix = Fix(clipped(), remove=("'cuda'",), insert=("'cpu'",), say="Give it the model's device.")
+    assert change(fix).code == ()
+    assert change(replace(fix, insert=("go()",))).code == ("go()",)
+
+
 def test_tabs(tmp_path):
     text = LOOP.replace("    ", "\t")
     fix = Fix(stepped(where=line("step(opt)", text)), insert=("if a:", "    b()"), place="after")

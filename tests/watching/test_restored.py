@@ -384,9 +384,12 @@ def test_ctrl_c_while_it_starts(objects, before):
 
 
 def test_a_watch_that_was_interrupted_can_be_used_again(objects, before):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
     seen = _watch(objects)
+    handle = objects.net[1].register_forward_hook(interrupt)
     with pytest.raises(KeyboardInterrupt), seen:
-        handle = objects.net[1].register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         objects.train(1)
     handle.remove()
     with seen:
@@ -397,7 +400,6 @@ def test_a_watch_that_was_interrupted_can_be_used_again(objects, before):
 
 @pytest.mark.filterwarnings("ignore")  # TorchScript is old
 def test_copies_and_scripts_made_inside(objects):
-    torch.jit.script(objects.net)  # it leaves its own marks on the modules
     before = _snapshot(objects)
     with _watch(objects) as seen:
         objects.train(1)
@@ -412,7 +414,11 @@ def test_copies_and_scripts_made_inside(objects):
         hooks = [value for key, value in vars(each).items() if key.startswith("_forward")]
         assert len(hooks) == 5
         assert not any(hooks)
-    assert _differences(before, _snapshot(objects)) == []
+    marks = ("__overloads__", "__slotnames__")  # TorchScript's own, and those of copying
+    found = [
+        each for each in _differences(before, _snapshot(objects)) if not any(map(each.__contains__, marks))
+    ]
+    assert found == []
 
 
 def test_the_users_hooks_are_copied(objects):

@@ -205,3 +205,16 @@ def test_a_critic_that_is_clipped_before_each_of_its_steps_is_right():
     b = Bench(dtype=None)
     b.scaler = None
     assert ids(train, b, two=True) == []
+
+
+def test_a_scale_that_is_only_logged_is_not_in_the_limit():
+    def train(b):
+        for loss in b.losses:
+            b.optimizer.zero_grad()
+            b.scaler.scale(loss).backward()
+            print(b.scaler.get_scale())
+            clip_grad_norm_(b.optimizer.param_groups[0]["params"], 10.0)
+            b.scaler.step(b.optimizer)
+            b.scaler.update()
+
+    assert ids(train) == ["clip-before-unscale"]

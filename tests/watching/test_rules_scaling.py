@@ -233,3 +233,26 @@ def test_a_loss_made_from_an_item():
     found = report(train)
     assert found.ids == ("loss-without-graph",)
     assert ".item()" in found.diagnoses[0].sentence
+
+
+def test_no_scaler_is_put_around_a_module():
+    def train(b):
+        b.scaler.scale(torch.ones(()))
+        for loss in b.losses:
+            b.optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            step(b)
+
+    (found,) = [each for each in report(train).all if each.id == "unscaled-backward"]
+    assert "scale(torch.autograd)" not in str(found.fix)
+
+
+def test_a_gradient_that_is_scaled_makes_scaled_gradients():
+    def train(b):
+        for loss in b.losses:
+            b.optimizer.zero_grad()
+            loss.backward(gradient=b.scaler.scale(torch.ones(())))
+            clip_grad_norm_(b.optimizer.param_groups[0]["params"], 1.0)
+            step(b)
+
+    assert ids(train) == ["clip-before-unscale"]

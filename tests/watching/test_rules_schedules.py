@@ -309,3 +309,15 @@ def test_skipped_steps_that_were_not_kept_are_told_from_the_counts() -> None:
     (finding,) = _long(Tape(fused=True), calls_for_each_step=True)
     assert "in steps 400 and 500" in finding.sentence
     assert _long(Tape(fused=True), calls_for_each_step=False) == []
+
+
+def test_the_report_begins_at_the_scheduler_and_tells_the_rate_of_the_first_step_taken() -> None:
+    scheduler = lambda optimizer: kinds.LambdaLR(optimizer, lambda step: 1 + step)  # noqa: E731
+    report = report_of(Training(8, (1, 2), scale=512.0), unguarded(scheduler))
+    (each,) = [each for each in report.all if each.id == "scheduler-on-skip"]
+    assert (
+        "until the first step that was taken, step 3, the learning rate went from 0.01 to 0.03"
+        in each.sentence
+    )
+    assert each.where is not None
+    assert "scheduler.step" in each.where.text

@@ -141,7 +141,9 @@ def _asked(value: object) -> object:
     try:
         _ = value.__class__
     except Exception as error:
-        raise TypeError(f"a {type(value).__name__} that does not tell its class, but raises {error!r}") from error
+        raise TypeError(
+            f"a {type(value).__name__} that does not tell its class, but raises {error!r}"
+        ) from error
     return value
 
 

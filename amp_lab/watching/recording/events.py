@@ -122,6 +122,7 @@ class Scaled(Event):
         None  # `loss / 4`, `loss * 0.25`: 4.0; None where the last operation says nothing
     )
     averaged: bool = False  # the last operation was a mean, for certain: a loss function, or .mean()
+    cast: bool = False  # it was cast to another dtype after that operation
     given: int = 0  # the id of what was given to scale()
     again: int | None = None  # the scaler that had scaled what was given already
 
@@ -147,6 +148,7 @@ class Backward(Event):
     divided_by: float | None = None  # as in Scaled: of the loss before it was scaled
     averaged: bool = False
     made_by: str = ""  # as in Scaled: of the loss before it was scaled
+    cast: bool = False  # as in Scaled
     create_graph: bool = False
     seeded: bool = False
     before: tuple[Gradients, ...] = ()

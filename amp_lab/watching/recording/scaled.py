@@ -30,11 +30,13 @@ class Making(NamedTuple):
         divided_by: the number by which the last operation has divided: 4.0 for `loss / 4` and `loss * 0.25`.
         averaged: whether the last operation was a mean, for certain.
         made_by: its name, as autograd calls it: "MseLossBackward0".
+        cast: whether it was cast to another dtype afterwards.
     """
 
     divided_by: float | None
     averaged: bool
     made_by: str
+    cast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +150,12 @@ def making(tensor: torch.Tensor) -> Making:
     """Return how a loss was made, as its last operation that is not a cast tells."""
     node: Any = tensor.grad_fn
     name = "" if node is None else node.name()
+    cast = name.startswith("ToCopyBackward")
     while name.startswith("ToCopyBackward"):
         node = node.next_functions[0][0]
         name = "" if node is None else node.name()
     averaged = name.startswith("MeanBackward") or getattr(node, "_saved_reduction", None) == _MEAN
-    return Making(_divided_by(node, name), averaged, name)
+    return Making(_divided_by(node, name), averaged, name, cast)
 
 
 def _is_zero(node: Any) -> bool:

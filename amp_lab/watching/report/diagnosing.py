@@ -87,8 +87,7 @@ def _of_the_first(run: Run, finding: Finding, steps: Collection[int]) -> str:
         isinstance(each, Noticed | GradientsChanged) or getattr(each, "unscaled_part", False)
         for each in finding.events
     )
-    looked_at = set(range(1, CLOSELY + 1))
-    if closer and run.steps > CLOSELY and looked_at <= set(steps):
+    if closer and run.steps > CLOSELY and list(steps) == list(range(1, CLOSELY + 1)):
         return f" (of {run.steps:,}: only the first {CLOSELY} are looked at so closely)"
     return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from amp_lab.watching.report.names import Names
 from amp_lab.watching.report.source import BLOCKS, Code, own_expressions, same
@@ -63,6 +63,8 @@ def edits_of(
     place = _Place(code, code.statements(fix.event.where.line), fix.event.where.line)
     line = _movable(code, place.only) if len(place.here) == 1 else None
     insert = _Insert(names.fill("\n".join(fix.insert)).split("\n") if fix.insert else (), line, moved)
+    if not fix.remove and fix.place == "before loop":
+        return line, [_before_the_loop(place, insert)]
     if not fix.remove:
         return line, [_inserted(place, insert, after=fix.place == "after")]
     remove = [names.fill(each) for each in fix.remove]
@@ -155,6 +157,25 @@ def _inserted(place: _Place, insert: _Insert, after: bool) -> Edit:
     return Edit(last, last, text if ended else "\n" + text.removesuffix("\n"))
 
 
+def _before_the_loop(place: _Place, insert: _Insert) -> Edit:
+    """Return the edit that puts lines before a statement, or before the loop that gives it its variable."""
+    loops = [each for each in ast.walk(place.code.tree) if _runs_over(each, place.only)]
+    if not loops:
+        return _inserted(place, insert, after=False)
+    first, _ = place.lines(loops[0])  # outer loops come before inner ones
+    return Edit(first, first, insert.text(place.code.indent(loops[0])))
+
+
+def _runs_over(loop: ast.AST, statement: ast.stmt) -> TypeGuard[ast.For]:
+    """Whether something is a loop around a statement that uses its variable: over parameters, not over batches."""
+    if not isinstance(loop, ast.For) or not loop.lineno <= statement.lineno <= (loop.end_lineno or 0):
+        return False
+    if any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in ast.walk(loop)):
+        return False
+    used = {each.id for each in ast.walk(statement) if isinstance(each, ast.Name)}
+    return bool(used & {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)})
+
+
 def _replaced(place: _Place, remove: Sequence[str], insert: _Insert) -> Iterator[Edit]:
     """Yield an edit for each piece of code that is taken out; the first one gets what is put in."""
     for number, code in enumerate(remove):
@@ -205,14 +226,8 @@ def _loop_for(place: _Place, new: _Insert) -> Edit:
 
 def _runs_often(place: _Place, statement: ast.stmt) -> bool:
     """Whether a loop is left around a statement whose variable the line needs: over parameters, say."""
-    used = {each.id for each in ast.walk(place.only) if isinstance(each, ast.Name)}
-    return any(
-        isinstance(loop, ast.For)
-        and loop is not statement
-        and loop.lineno <= statement.lineno <= (loop.end_lineno or 0)
-        and used & {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
-        for loop in ast.walk(place.code.tree)
-    )
+    inside = {id(each) for each in ast.walk(statement)}
+    return any(id(loop) not in inside and _runs_over(loop, place.only) for loop in ast.walk(place.code.tree))
 
 
 def _only_for(code: Code, statement: ast.stmt) -> ast.stmt | None:

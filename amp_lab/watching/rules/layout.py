@@ -114,7 +114,35 @@ def changes_gradients(event: Event) -> bool:
     return False
 
 
-def written_with(event: Event, functions: Collection[str], place: int, keyword: str, word: str) -> bool | None:
+def replaces_gradients(event: Event) -> bool:
+    """Whether the function around a line gives parameters other gradients: `p.grad = mean`, `p.grad.copy_(mean)`.
+
+    Not those that are made from the old ones: `p.grad = p.grad / 4`.
+    """
+    code = _code(event)
+    if code is None or event.where is None:
+        return False
+    for node in ast.walk(_function(code, event.where.line)):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr="grad")], value=value):
+                pass
+            case ast.Call(
+                func=ast.Attribute(attr="copy_", value=ast.Attribute(attr="grad")), args=[value, *_]
+            ):
+                pass
+            case _:
+                continue
+        parts = list(ast.walk(value))
+        if not isinstance(value, ast.Constant) and not any(
+            isinstance(each, ast.Attribute) and each.attr == "grad" for each in parts
+        ):
+            return True
+    return False
+
+
+def written_with(
+    event: Event, functions: Collection[str], place: int, keyword: str, word: str
+) -> bool | None:
     """Whether an argument of a call in an event's line was made from something whose name has a word in it.
 
     `place` is that of the argument. A variable is followed to where the same function sets it. False for a number that

@@ -13,9 +13,11 @@ from amp_lab.watching.recording.events import (
     Noticed,
     ScaleRead,
     Stepped,
+    Unscaled,
 )
 from amp_lab.watching.recording.later import Later
 from amp_lab.watching.recording.run import Run
+from amp_lab.watching.rules.rule import Fix
 from amp_lab.watching.words import counted, read, steps_in_words
 
 Seen = dict[str, Any]  # the numbers of one call
@@ -113,6 +115,18 @@ def stepped_by_scaler(run: Run, event: Event) -> bool:
 def knew_the_scale(run: Run, event: Event) -> bool:
     """Return whether the loop had asked for the scale before, in this step: it may have put it into account."""
     return any(each.step == event.step and each.number < event.number for each in run.of(ScaleRead))
+
+
+def unscale_first(run: Run, event: Event, say: str) -> Fix:
+    """Return the fix that calls unscale_ before a line: in code, where the loop does not call it itself elsewhere.
+
+    And where the line stands in the function that calls backward(): elsewhere names may be out of reach.
+    """
+    here = event.where and (event.where.file, event.where.function)
+    backward = any(each.where and (each.where.file, each.where.function) == here for each in run.of(Backward))
+    if not backward or any(not each.by_step for each in run.of(Unscaled)) or len(run.optimizers) > 1:
+        return Fix(event, say=say)
+    return Fix(event, insert=("{scaler}.unscale_({optimizer})",), place="before loop", say=say)
 
 
 def in_steps(found: Sequence[tuple[Noticed, Seen]]) -> str:

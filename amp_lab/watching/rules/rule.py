@@ -24,10 +24,11 @@ class Fix:
     """A change of the user's code, told as lines to take out and to put in.
 
     `event` is where. Each of `remove` and `insert` is code without indentation; `remove` empty: `insert` goes before
-    the event's line ("before"), or after it ("after"). `{scaler}`, `{optimizer}`, `{model}` stand for the user's names.
-    `{line}` in `insert` stands for the user's line itself; remove=("{line}",) takes it out, remove=("{loop}",) also the
-    `for` and `if` around it in which nothing else stands. `also` are changes of other
-    lines that belong to the same fix; `{moved}` in their `insert` stands for what this one takes out.
+    the event's line ("before"), before the `for` that gives the line its variable ("before loop"), or after the line
+    ("after"). `{scaler}`, `{optimizer}`, `{model}` stand for the user's names. `{line}` in `insert` stands for the
+    user's line itself; remove=("{line}",) takes it out, remove=("{loop}",) also the `for` and `if` around it in which
+    nothing else stands. `also` are changes of other lines that belong to the same fix; `{moved}` in their `insert`
+    stands for what this one takes out.
     """
 
     event: Event

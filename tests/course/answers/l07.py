@@ -571,22 +571,6 @@ def keeps_no_activations(model, optimizer, scaler, loss_function, inputs, target
     return loss.detach()
 
 
-@step.right
-def differentiates_a_function(model, optimizer, scaler, loss_function, inputs, targets):
-    def scaled_loss(parameters):
-        with region(inputs):
-            loss = loss_function(torch.func.functional_call(model, parameters, (inputs,)), targets)
-        return scaler.scale(loss), loss
-
-    parameters = {name: each.detach() for name, each in model.named_parameters()}
-    grads, loss = torch.func.grad(scaled_loss, has_aux=True)(parameters)
-    for name, each in model.named_parameters():
-        each.grad = grads[name]
-    scaler.step(optimizer)
-    scaler.update()
-    return loss.detach()
-
-
 def finite(*models):
     grads = [each.grad for model in models for each in model.parameters()]
     return all(grad is None or grad.isfinite().all() for grad in grads)
@@ -746,7 +730,7 @@ def makes_a_scaler_for_each_step(model, optimizer, scaler, loss_function, inputs
 
 
 @step.wrong("other-scaler")
-def copies_the_scaler(model, optimizer, scaler, loss_function, inputs, targets):
+def steps_with_a_copy(model, optimizer, scaler, loss_function, inputs, targets):
     return as_documented(model, optimizer, copy.deepcopy(scaler), loss_function, inputs, targets)
 
 
@@ -1130,7 +1114,7 @@ def clips_each_layer(model, optimizer, scaler, loss_function, inputs, targets, m
     backward(model, optimizer, scaler, loss_function, inputs, targets)
     scaler.unscale_(optimizer)
     norm = torch.nn.utils.get_total_norm([each.grad for each in model.parameters()])
-    for layer in model.children():
+    for layer in (model.first, model.last):
         torch.nn.utils.clip_grad_norm_(layer.parameters(), max_norm)
     scaler.step(optimizer)
     scaler.update()
@@ -2746,6 +2730,95 @@ def leaves_biases_out(model, optimizer, scaler, loss_function, inputs, targets, 
     grads = torch.autograd.grad(scaler.scale(loss), matrices, create_graph=True)
     norm = euclidean([grad / scaler.get_scale() for grad in grads])
     return end(optimizer, scaler, loss + weight * norm)
+
+
+def penalises(norm, **options):
+    """Return an answer with another norm, of gradients that have been divided."""
+
+    def answer(model, optimizer, scaler, loss_function, inputs, targets, weight):
+        loss = forward(model, optimizer, loss_function, inputs, targets)
+        scaled = torch.autograd.grad(scaler.scale(loss), [*model.parameters()], create_graph=True, **options)
+        penalty = norm([grad / scaler.get_scale() for grad in scaled], scaler)
+        return end(optimizer, scaler, loss + weight * penalty)
+
+    return answer
+
+
+@penalty.wrong("norm-of-some")
+def takes_biases_only(*given):
+    return penalises(lambda grads, scaler: euclidean(grads[1::2]))(*given)
+
+
+@penalty.wrong("norm-of-some")
+def takes_the_first_gradient(*given):
+    return penalises(lambda grads, scaler: grads[0].norm())(*given)
+
+
+@penalty.wrong("norm-of-some")
+def takes_the_last_layer(*given):
+    return penalises(lambda grads, scaler: euclidean(grads[2:]))(*given)
+
+
+@penalty.wrong("divided-too-often")
+def divides_twice(*given):
+    return penalises(lambda grads, scaler: euclidean(grads) / scaler.get_scale())(*given)
+
+
+@penalty.wrong("divided-too-often")
+def divides_what_was_not_scaled(model, optimizer, scaler, loss_function, inputs, targets, weight):
+    loss = forward(model, optimizer, loss_function, inputs, targets)
+    grads = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+    norm = euclidean([grad / scaler.get_scale() for grad in grads])
+    return end(optimizer, scaler, loss + weight * norm)
+
+
+@penalty.wrong("wrong-penalised-step")
+def rounds_the_gradients_to_fp16(*given):
+    return penalises(lambda grads, scaler: euclidean([grad.half() for grad in grads]).float())(*given)
+
+
+@penalty.wrong("wrong-penalised-step")
+def takes_the_mean_of_all_norms(*given):
+    return penalises(lambda grads, scaler: torch.stack([grad.norm() for grad in grads]).mean())(*given)
+
+
+@penalty.wrong("eps-too-large")
+def adds_an_eps(*given):
+    return penalises(lambda grads, scaler: (euclidean(grads) ** 2 + 1e-6).sqrt())(*given)
+
+
+@penalty.wrong("penalty-is-constant")
+def takes_the_norm_without_a_graph(*given):
+    return penalises(lambda grads, scaler: torch.nn.utils.get_total_norm(grads))(*given)
+
+
+@penalty.wrong("penalty-is-constant")
+def reads_grad_and_goes_on(model, optimizer, scaler, loss_function, inputs, targets, weight):
+    loss = forward(model, optimizer, loss_function, inputs, targets)
+    scaler.scale(loss).backward(retain_graph=True)
+    norm = euclidean([each.grad / scaler.get_scale() for each in model.parameters()])
+    return end(optimizer, scaler, loss + weight * norm)
+
+
+@penalty.wrong("norm-of-inputs")
+def takes_the_norm_of_inputs(model, optimizer, scaler, loss_function, inputs, targets, weight):
+    inputs = inputs.clone().requires_grad_()
+    loss = forward(model, optimizer, loss_function, inputs, targets)
+    (grad,) = torch.autograd.grad(scaler.scale(loss), [inputs], create_graph=True)
+    return end(optimizer, scaler, loss + weight * (grad / scaler.get_scale()).norm())
+
+
+@penalty.wrong("overflow-unsaid")
+def returns_nought_in_an_overflow(*given):
+    total = takes_the_norm_in_fp32(*given)
+    return total if total.isfinite() else torch.zeros_like(total)
+
+
+@penalty.right
+def needs_no_penalty_without_a_weight(model, optimizer, scaler, loss_function, inputs, targets, weight):
+    if weight:
+        return takes_the_norm_in_fp32(model, optimizer, scaler, loss_function, inputs, targets, weight)
+    return end(optimizer, scaler, forward(model, optimizer, loss_function, inputs, targets))
 
 
 @penalty.wrong("penalty-outside")

@@ -32,7 +32,7 @@ SAYS = {
     "backward-inside": "The backward pass ran inside of the autocast region.",
 }
 # These are wrong even if the weights do not show it.
-CERTAIN = ("forward-twice", "no-autocast", "bf16-region", "backward-inside")
+CERTAIN = ("other-scaler", "forward-twice", "no-autocast", "bf16-region", "backward-inside")
 # The calls tell these so plainly that nothing else needs to be asked.
 PLAIN = ("other-scaler", "step-first", "update-first", "unscales-early")
 
@@ -57,7 +57,7 @@ def fault(calls: Sequence[Call], passes: int = 1, optimizers: int = 1, *, ended:
 
 def certain_fault(calls: Sequence[Call], *, passes: int = 1, optimizers: int = 1) -> str | None:
     """Return what is wrong whatever the weights show, or None."""
-    found = _forward(calls, passes * optimizers) or _inside(calls)
+    found = _other([each.name for each in calls]) or _forward(calls, passes * optimizers) or _inside(calls)
     return found if found in CERTAIN else None
 
 

@@ -652,8 +652,8 @@ READ = Exercise(
             hint=1,
         ),
         "run-A": Diagnosis(
-            '{call}: for run A you say {got}, "{words}" Look at its skipped steps: eight at the start, from a scale that was too high, and one each after '
-            "the scale had grown. The learning rate waits for them, the norm does not follow the scale, the loss falls.",
+            '{call}: for run A you say {got}, "{words}" Look at its skipped steps: eight at the start, from a scale that was too high, and two more, each '
+            "right after the scale had grown. The learning rate waits for them, the norm does not follow the scale, the loss falls.",
             hint=2,
         ),
         "run-B": Diagnosis(
@@ -662,12 +662,12 @@ READ = Exercise(
             hint=2,
         ),
         "run-C": Diagnosis(
-            '{call}: for run C you say {got}, "{words}" No step is skipped, the loss hardly falls, and the norm is in the ten thousands and '
+            '{call}: for run C you say {got}, "{words}" No step is skipped, the loss hardly falls, and the norm is in the thousands, then in the ten thousands, and '
             "doubles whenever the scale does. Whose norm is that?",
             hint=2,
         ),
         "run-D": Diagnosis(
-            '{call}: for run D you say {got}, "{words}" From step 24 on the *loss* itself is NaN. It is computed before any gradient, and no smaller scale '
+            '{call}: for run D you say {got}, "{words}" From step 25 on the *loss* itself is NaN. It is computed before any gradient, and no smaller scale '
             "makes it finite; the scale sinks for nothing.",
             hint=2,
         ),
@@ -677,7 +677,7 @@ READ = Exercise(
             hint=2,
         ),
         "run-F": Diagnosis(
-            '{call}: for run F you say {got}, "{words}" In step 36 the scale jumps to 65536, which no growth does, and the next steps are skipped until it is where it was. '
+            '{call}: for run F you say {got}, "{words}" In step 37 the scale jumps to 65536, which no growth does, and steps are skipped until the gradients fit again. '
             "65536 is where every new `GradScaler` begins.",
             hint=2,
         ),

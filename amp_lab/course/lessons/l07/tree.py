@@ -139,7 +139,7 @@ TREE = (
 )
 # Inches. As wide as a notebook shows it: letters stay as large as they are written here.
 _WIDTH, _LEAF, _GAP, _TOP = 8.6, 0.36, 0.16, 0.4
-_SYMPTOM, _TEST, _ANSWER, _CAUSE = 0.1, 1.75, 3.65, 5.6  # where the columns begin
+_SYMPTOM, _TEST, _ANSWER, _CAUSE = 0.1, 1.68, 3.5, 5.52  # where the columns begin
 _BOX: dict[str, Any] = {"boxstyle": "round,pad=0.35", "linewidth": 1.2}
 _LINE: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 0}
 

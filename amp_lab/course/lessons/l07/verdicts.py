@@ -31,7 +31,7 @@ _OF_THE_DATA = ("nan-in-data", "loss-not-finite", "loss-overflows", "scale-colla
 SAYS = basics.SAYS | {
     "unscales-twice": "`unscale_` was called twice for one optimizer in one step.",
     "unscales-late": "`unscale_` was called after the step.",
-    "graph-kept": "The gradients carry a graph of their own, as after `create_graph=True`, which stays in memory with them.",
+    "graph-kept": "The gradients carry a graph of their own, as after `create_graph=True`, which stays in memory.",
 }
 # The watcher's rules, and what exercise 7.1 calls the same.
 _RULES = {
@@ -153,6 +153,8 @@ def _seen(name: str, trial: Trial) -> tuple[str, str, str]:
     forwards = [each for each in trial.calls if each.name == "forward"]
     if name == "forward-twice":
         return "the number of calls of the model", str(len(forwards)), "one for each batch"
+    if name == "other-scaler":
+        return "the scaler that asked for the step", "another one", "the one that was passed"
     if name == "backward-inside":
         return "autocast, during the backward pass,", "on", "off"
     dtype = next(each.autocast for each in forwards if each.autocast != torch.float16)

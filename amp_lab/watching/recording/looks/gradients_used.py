@@ -22,6 +22,7 @@ _SQUARES: Final = frozenset("abs pow square mul".split())
 _COMBINED: Final = frozenset(
     "stack cat add sqrt pow square sum norm vector_norm max amax item float detach".split()
 )
+_JOINED: Final = frozenset("cat concat concatenate hstack stack".split())
 _NOISE: Final = frozenset("randn randn_like rand rand_like normal uniform".split())
 _TESTS: Final = frozenset("isfinite isnan isinf".split())
 _CHANGES: Final = {
@@ -56,6 +57,7 @@ class GradientsUsed(Judge):
         if call.name == "grad.set":
             self._set(call)
             return
+        self._moves(call)
         given = _first(call)
         owner = self.tags.of(given, "gradient")
         if owner is not None:
@@ -76,14 +78,55 @@ class GradientsUsed(Judge):
             self.notes.add("gradients kept", call.line, {"optimizer": owner})
 
     def _read(self, call: Call) -> None:
-        if isinstance(call.result, torch.Tensor) and (owner := self.bench.owner(call.args[0])) is not None:
+        if not isinstance(call.result, torch.Tensor):
+            return
+        if (owner := self.bench.owner(call.args[0])) is not None:
             self.tags.put(call.result, "gradient", owner)
+            if self._scaled(owner):
+                self.tags.put(call.result, "step", 1.0)
+        elif any(self._scaled(number) for number in range(len(self.bench.optimizers))):
+            self.tags.put(call.result, "step", 1.0)
+            self.tags.put(call.result, "of data", True)
+
+    def _moves(self, call: Call) -> None:
+        """Note weights, or data, that are moved by scaled gradients times a plain number."""
+        if call.name in ("mul", "div", "neg") and not call.inplace:
+            self._tag_step(call)
+        elif call.name in ("add", "sub"):
+            operands = [each for each in call.args[:2] if isinstance(each, torch.Tensor)]
+            if len(operands) != 2 or operands[0].shape != operands[1].shape:
+                return
+            for moved, by in (operands, operands[::-1]):
+                factor = self.tags.of(by, "step")
+                if factor is None or self.tags.of(moved, "step") is not None:
+                    continue
+                weights = moved is operands[0] and self._weights.has(moved)
+                if weights or (self.tags.of(by, "of data") and not call.inplace):
+                    alpha = call.kwargs.get("alpha", 1)
+                    factor *= abs(alpha) if type(alpha) in (int, float) else 1
+                    facts: dict[str, object] = {"weights": weights, "scale": self.bench.scale()}
+                    self.notes.add("moved by gradients", call.line, facts, factor=factor)
+
+    def _tag_step(self, call: Call) -> None:
+        """Follow a gradient that is multiplied by a plain number; by a tensor, it may be its norm or the scale."""
+        given = next((each for each in call.tensors() if self.tags.of(each, "step") is not None), None)
+        numbers = list(call.numbers())
+        others = [each for each in call.tensors() if each is not given]
+        if given is None or others or (call.name != "neg" and len(numbers) != 1):
+            return
+        by = abs(numbers[0]) if numbers else 1.0
+        if isinstance(call.result, torch.Tensor) and by:
+            known = self.tags.of(given, "step")
+            self.tags.put(call.result, "step", known / by if call.name == "div" else known * by)
+            self.tags.pass_on(given, call.result, "of data")
 
     def _used(self, call: Call, gradient: torch.Tensor, owner: int) -> None:
         if call.name in _SQUARES and isinstance(call.result, torch.Tensor) and not call.inplace:
             self.tags.put(call.result, "sizes of gradients", owner)
+        if call.name in _JOINED and isinstance(call.result, torch.Tensor):
+            self.tags.put(call.result, "sizes of gradients", owner)  # of their numbers, too, a norm is taken
         if call.name in SAME:
-            self.tags.pass_on(gradient, call.result, "gradient")
+            self.tags.pass_on(gradient, call.result, "gradient", "step")
         elif _writes_zeros(call):
             self.bench.zeroed_by_hand(owner)
         elif not self._scaled(owner):

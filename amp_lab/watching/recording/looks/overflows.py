@@ -105,7 +105,9 @@ class Overflows(Judge):
         return [size for size in sizes if size is not None]
 
     def _size(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the largest size in a tensor: computed once, unless it was written to."""
+        """Return the largest size in a tensor: computed once, unless it was written to, or nobody counts writes."""
+        if tensor.is_inference():
+            return peak(tensor)
         known = self.tags.of(tensor, "size")
         version = tensor._version
         if known is None or known[0] != version or isinstance(tensor, torch.nn.Parameter):

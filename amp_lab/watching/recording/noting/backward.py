@@ -27,7 +27,10 @@ def backward(recorder: Recorder, tensors: Any, *args: Any, **kwargs: Any) -> Not
     create = bool(kwargs.get("create_graph", args[2] if len(args) > 2 else False))
     recorder.look("before_backward")
     before, marks = recorder.states.all(), recorder.states.marks()
-    origin = _origin(recorder, losses)
+    seeds = list(tensors_in(args[0] if args else kwargs.get("grad_tensors")))
+    origin = _origin(recorder, losses, seeds)
+    if seeds and origin.scaled is None:
+        origin = origin._replace(scaled=_sent_before(recorder), exactly=False)
     recorder.backwards += 1
 
     def after(result: Any, error: BaseException | None) -> None:
@@ -50,7 +53,9 @@ def grad(recorder: Recorder, outputs: Any, *args: Any, **kwargs: Any) -> Noting:
         return None
     losses = _begun(recorder, outputs)
     create = bool(kwargs.get("create_graph", args[3] if len(args) > 3 else False))
-    origin = _origin(recorder, losses)
+    origin = _origin(
+        recorder, losses, list(tensors_in(args[1] if len(args) > 1 else kwargs.get("grad_outputs")))
+    )
     recorder.backwards += 1
 
     def after(result: Any, error: BaseException | None) -> None:
@@ -96,17 +101,35 @@ class _Origin(NamedTuple):
     exactly: bool
     making: Making
     unscaled_part: bool = False
+    seeded: bool = False
 
 
-def _origin(recorder: Recorder, losses: list[torch.Tensor]) -> _Origin:
-    """Return where losses came from. To be asked before the backward pass, which frees what the graph has saved."""
+def _origin(recorder: Recorder, losses: list[torch.Tensor], seeds: list[torch.Tensor]) -> _Origin:
+    """Return where losses came from. To be asked before the backward pass, which frees what the graph has saved.
+
+    `seeds` are the gradients it begins from: `loss.backward(gradient=scaler.scale(one))` scales one of them instead.
+    """
     exact = [recorder.scaled.exactly(each) for each in losses]
     if exact and exact[0] is not None and None not in exact:
         return _Origin(exact[0], True, exact[0].making)
     found = (each or recorder.scaled.behind(loss) for each, loss in zip(exact, losses, strict=True))
     scaled = next((each for each in found if each is not None), None)
+    if seeds:  # a seed may hold a division, and a weight for each of several losses
+        scaled = scaled or next(filter(None, map(recorder.scaled.exactly, seeds)), None)
+        return _Origin(scaled, scaled is None, NOT_MADE, seeded=True)
     part = scaled is not None and recorder.scaled.has_unscaled_part(losses[0])
     return _Origin(scaled, scaled is None, making(losses[0]) if losses else NOT_MADE, part)
+
+
+def _sent_before(recorder: Recorder) -> ScaledLoss | None:
+    """Return the scaled loss that was sent backward last, since the scaler's update.
+
+    A pass that is seeded goes on from where another pass has ended: pipelines, split learning, cached gradients.
+    """
+    sent = recorder.scaled.sent
+    if sent is None or sent.factor is None or sent.factor.era != recorder.eras[sent.scaler]:
+        return None
+    return sent
 
 
 def _note(
@@ -120,6 +143,8 @@ def _note(
     error: BaseException | None,
 ) -> None:
     scaled = origin.scaled
+    if scaled is not None:
+        recorder.scaled.sent = scaled
     recorder.emit(
         Backward,
         subject=("optimizer", touched[0] if touched else 0),
@@ -132,6 +157,7 @@ def _note(
         unscaled_part=origin.unscaled_part,
         scale=None if scaled is None else scaled.scale,
         create_graph=create_graph,
+        seeded=origin.seeded,
         before=before,
         after=recorder.states.all(),
         touched=touched,

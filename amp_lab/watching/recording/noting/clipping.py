@@ -65,6 +65,8 @@ def clip_with_norm(
     caller = _caller("clip_grad_norm_")
     every, here = _listed(parameters), recorder.here
     of = recorder.owners.of_all(every)
+    if not of and not recorder.runs_here():  # another loop's
+        return None
     recorder.settle(of)
     here.clipped = () if every else None
 
@@ -82,6 +84,8 @@ def group(recorder: Recorder, groups: Sequence[Any], *args: Any, **kwargs: Any) 
     """Note what was not seen at the door: clipping by value, and functions that were imported by name before."""
     here = recorder.here
     if "norm" in here.inside or ("clip" in here.inside and here.clipped is not None):
+        return None
+    if not recorder.runs_here():  # another loop's
         return None
     gradients = list(tensors_in(groups))
     if "clip" in here.inside:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from amp_lab.watching.recording.events import Backward, Event, Forward, Stepped, Unscaled, Updated, ZeroGrad
+from amp_lab.watching.recording.events import (
+    Backward,
+    Event,
+    Forward,
+    Noticed,
+    Stepped,
+    Unscaled,
+    Updated,
+    ZeroGrad,
+)
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.calls.refused import Meant, accumulates, meant, unscaled_again, waiting_updates
+from amp_lab.watching.rules.layout import replaces_gradients
 from amp_lab.watching.rules.order import (
     EMPTY,
     after_zero,
@@ -203,6 +213,8 @@ def zero_grad_each_micro_batch(run: Run) -> Iterator[Finding]:
         if len(sizes) != 1 or 0 in sizes or (len(every) < 2 and sizes < {3}):
             continue
         step, passes = lost[0]
+        if _kept_elsewhere(run, optimizer, step):
+            continue
         zero = next(e for e in of(ZeroGrad, every[0].events) if e.number > passes[0].number)
         size = len(passes) + 1
         yield Finding(
@@ -307,6 +319,12 @@ def _thrown_away(events: Sequence[Event], optimizer: int) -> list[Backward]:
         return []
     forwards = [e for e in of(Forward, events) if e.grad and not e.recomputed]
     return lost if len(forwards) >= len(passes) else []
+
+
+def _kept_elsewhere(run: Run, optimizer: int, step: Stepped) -> bool:
+    """Whether the loop adds gradients up itself: to a buffer of its own, or to what it sets `.grad` to in the end."""
+    kept = (e.values.get("optimizer") for e in run.of(Noticed) if e.what == "gradients kept")
+    return optimizer in kept or replaces_gradients(step)
 
 
 def _stepped_on_used(run: Run, optimizer: int) -> Iterator[tuple[Stepped, Stepped]]:

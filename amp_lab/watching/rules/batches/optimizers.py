@@ -379,7 +379,9 @@ def _moved_by_hand(run: Run, optimizer: int, passes: Sequence[Backward]) -> bool
     """Whether the loop updates the weights itself, `p.sub_(0.1 * p.grad)`: a model of the optimizer's is another in
     each forward pass."""
     for model in run.optimizers[optimizer].models:
-        versions = {e.weights for e in run.of(Forward) if e.model == model and e.grad and e.weights is not None}
+        versions = {
+            e.weights for e in run.of(Forward) if e.model == model and e.grad and e.weights is not None
+        }
         if len(versions) >= len(passes):
             return True
     return False

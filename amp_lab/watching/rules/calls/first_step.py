@@ -19,6 +19,8 @@ from amp_lab.watching.words import in_words
     explains=(
         "loss-not-finite",
         "loss-overflows",
+        "input-overflows",
+        "activation-overflows",
         "scale-collapse",
         "every-step-skipped",
         "scale-stuck",
@@ -36,8 +38,7 @@ def fused_sgd_first_skip(run: Run) -> Iterator[Finding]:
 
     Wrong:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-        scaler = GradScaler(device_type, init_scale=2.0**20)
-        for x, y in batches:
+        for x, y in batches_overflow[2:4]:
             optimizer.zero_grad()
             with autocast(device_type, dtype=torch.float16):
                 loss = loss_fn(model(x), y)
@@ -47,8 +48,7 @@ def fused_sgd_first_skip(run: Run) -> Iterator[Finding]:
 
     Right:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=False)
-        scaler = GradScaler(device_type, init_scale=2.0**20)
-        for x, y in batches:
+        for x, y in batches_overflow[2:4]:
             optimizer.zero_grad()
             with autocast(device_type, dtype=torch.float16):
                 loss = loss_fn(model(x), y)
@@ -58,7 +58,8 @@ def fused_sgd_first_skip(run: Run) -> Iterator[Finding]:
 
     Right, with a scale that does not overflow:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-        for x, y in batches:
+        scaler = GradScaler(device_type, init_scale=64.0)
+        for x, y in batches_overflow[2:4]:
             optimizer.zero_grad()
             with autocast(device_type, dtype=torch.float16):
                 loss = loss_fn(model(x), y)
@@ -77,9 +78,9 @@ def fused_sgd_first_skip(run: Run) -> Iterator[Finding]:
             continue  # it brought a momentum along
         called = name(run, steps[0], "optimizer", optimizer)
         yield Finding(
-            f"The first step of {called}, a fused SGD with a momentum of {in_words(facts.momentum)}, was skipped in step "
-            f"{steps[0].step:,}: its momentum was never written, and the first step that is taken adds whatever was in "
-            "that memory.",
+            f"The first step of {called}, a fused SGD with a momentum of {in_words(facts.momentum)}, was skipped in "
+            f"step {steps[0].step:,}: its momentum was never written, and the first step that is taken adds whatever "
+            "was in that memory.",
             tuple(steps[:2]),
             {"momentum": facts.momentum, "loss scale": steps[0].scale},
             Fix(

@@ -189,7 +189,9 @@ def unscaled_backward(run: Run) -> Iterator[Finding]:
             "others, so that this part of the loss counts for nothing.",
             tuple(event for each in parts for event in (each[1], each[0])),
             {"loss scale": step.scale},
-            Fix(loss, say=f"Add the parts first, and scale their sum: {scaler}.scale(loss + part).backward()."),
+            Fix(
+                loss, say=f"Add the parts first, and scale their sum: {scaler}.scale(loss + part).backward()."
+            ),
         )
 
 
@@ -362,7 +364,12 @@ def _part_unscaled(run: Run) -> Iterator[tuple[Stepped, Backward]]:
     Not where the scale was asked for, or gradients of a scaled loss went into the loss: the part may have it inside.
     """
     for event, past in walk(run):
-        if not isinstance(event, Stepped) or event.raised or not live(run, event.scaler) or number(event.scale) == 1:
+        if (
+            not isinstance(event, Stepped)
+            or event.raised
+            or not live(run, event.scaler)
+            or number(event.scale) == 1
+        ):
             continue
         window = past.since(Updated, event.scaler or 0) or []
         if of(ScaleRead, window) or any(e.how == "grad" for e in of(Backward, window)):

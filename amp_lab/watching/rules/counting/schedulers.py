@@ -176,12 +176,16 @@ def scheduler_each_microbatch(run: Run) -> Iterator[Finding]:
             "pass: the learning rate goes through its schedule faster than the optimizer steps.",
             tuple(event for event in line if event.step in set(several)),
             {"calls": len(line), "steps of the optimizer": len(between)},
-            Fix(
-                line[0],
-                ("{line}",),
-                say="Step the scheduler once for each step of the optimizer, after update().",
-            ),
+            _behind_update(run, line[0]),
         )
+
+
+def _behind_update(run: Run, call: Scheduled) -> Fix:
+    say = "Step the scheduler once for each step of the optimizer, after update()."
+    update = next((e for e in run.of(Updated) if e.step == call.step and not e.raised), None)
+    if update is None:
+        return Fix(call, say=say)
+    return Fix(call, ("{line}",), say=say, also=(Fix(update, insert=("{moved}",), place="after"),))
 
 
 def _parts(run: Run, line: Sequence[Scheduled], step: int) -> int:

@@ -103,7 +103,9 @@ def _how_it_moved(run: Run, kept: Sequence[Scheduled], optimizer: int | None) ->
     row = [e for e in kept if step is None or e.number < step.number]
     if first.before == row[-1].after:
         return "it counts a step there, and no weight had moved"
-    went = f"the learning rate went from {rate(first.before)} to {rate(row[-1].after)} and no weight had moved"
+    went = (
+        f"the learning rate went from {rate(first.before)} to {rate(row[-1].after)} and no weight had moved"
+    )
     if step is None or len(row) == 1:
         return went
     return f"until the first step that was taken, step {step.step:,}, {went}"

@@ -10,7 +10,7 @@ import torch
 from amp_lab.autocast.report.words import dtype_in_words
 from amp_lab.watching.recording.events import Event, Forward, Raised, Stepped
 from amp_lab.watching.recording.run import OptimizerFacts, Run
-from amp_lab.watching.rules.notices import number, where_it_shows
+from amp_lab.watching.rules.notices import where_it_shows
 from amp_lab.watching.rules.order import again
 from amp_lab.watching.rules.regions.autocasting import (
     HALVES,
@@ -22,7 +22,7 @@ from amp_lab.watching.rules.regions.autocasting import (
 )
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.rules.steps import steps_of
-from amp_lab.watching.words import counted, in_words, listed
+from amp_lab.watching.words import counted, in_words, listed, read
 
 # torch's own optimizers keep no FP32 copy of the weights, and their averages in the dtype of the weights. Others may.
 TORCHS_OWN: Final = frozenset(
@@ -87,7 +87,7 @@ def _keep_fp32(event: Event) -> Fix:
     "fp16-weights",
     Severity.WRONG,
     title="the optimizer updates FP16 weights",
-    explains=FOLLOWS,
+    explains=(*FOLLOWS, "norm-in-half"),
 )
 def fp16_weights(run: Run) -> Iterator[Finding]:
     """The parameters themselves are FP16, and no FP32 master weights stand behind them.
@@ -121,9 +121,11 @@ def fp16_weights(run: Run) -> Iterator[Finding]:
             continue
         first = _steps(run, number)[0]
         yield Finding(
-            f"{_whose(facts)} {in_words(facts.parameters)} parameters are {_some(facts)}FP16, with no FP32 copy: "
-            f"{_swallowed(torch.float16)}{_averages(facts, torch.float16)}"
-            + (", and the scaler refused to unscale their gradients." if refused else "."),
+            f"The scaler refused to unscale the gradients of {_whose(facts)} {in_words(facts.parameters)} parameters: "
+            f"these are {_some(facts)}FP16, with no FP32 copy."
+            if refused
+            else f"{_whose(facts)} {in_words(facts.parameters)} parameters are {_some(facts)}FP16, with no FP32 copy: "
+            f"{_swallowed(torch.float16)}{_averages(facts, torch.float16)}.",
             (first, refused) if refused else _steps(run, number),
             _values(facts, torch.float16),
             _keep_fp32(first),
@@ -364,20 +366,23 @@ def model_cast_midway(run: Run) -> Iterator[Finding]:
 def _there_and_back(run: Run) -> Iterator[Finding]:
     """Yield the finding for weights that were cast to 16 bits and back after they had been trained."""
     found = [
-        event for event, _ in where_it_shows(run, "weights rounded", lambda _, seen: number(seen["kept"]) == 0)
+        event for event, _ in where_it_shows(run, "weights rounded", lambda _, seen: read(seen["kept"]) is False)
         if any(step.number < event.number for step in run.of(Stepped))
     ]  # fmt: skip
     if not found:
         return
     back = found[0]
-    half, wide = dtype_in_words(back.values["from"]), dtype_in_words(back.values["to"])
+    half, wide = in_words(back.values["from"]), in_words(back.values["to"])
     inside = [e for e in run.of(Forward) if e.number < back.number and e.weights_dtype == back.values["from"]]
     yield Finding(
         f"The weights were cast to {half} and back to {wide} before step {back.step:,}{again(found)}: what is trained "
         f"was rounded to {half}, and smaller changes are lost.",
         (*inside[-1:], *found),
         {"weights in between": back.values["from"]},
-        Fix((*inside[-1:], back)[0], say="Cast a copy: copy.deepcopy(model).half(); what is trained stays FP32."),
+        Fix(
+            (*inside[-1:], back)[0],
+            say="Cast a copy: copy.deepcopy(model).half(); what is trained stays FP32.",
+        ),
     )
 
 

@@ -53,6 +53,14 @@ def loss_in_16_bits(run: Run) -> Iterator[Finding]:
         scaler.step(optimizer)
         scaler.update()
 
+    Wrong, cast afterwards:
+        optimizer.zero_grad()
+        with autocast(device_type, torch.float16):
+            loss = loss_fn(model(x), y).half()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
     Right:
         optimizer.zero_grad()
         with autocast(device_type, torch.float16):
@@ -79,14 +87,28 @@ def loss_in_16_bits(run: Run) -> Iterator[Finding]:
             each for each in run.of(Scaled, Backward) if each.step in set(steps_of(losses)) and _is_bad(each)
         ]
         yield Finding(
-            f"The loss was computed in {dtype_in_words(dtype)}, behind the region, in {_when(losses)}"
+            f"The loss was {_how(first, dtype)} in {_when(losses)}"
             + (f", and it was not finite in {counted(len(steps_of(bad)), 'step')}" if bad else "")
             + f": {_what_it_loses(dtype)}.",
             one_a_step(losses),
             {"dtype of the loss": dtype, "last operation": _operation(first)},
-            Fix(first, say="Compute the loss inside the region, or call .float() on the outputs first."),
+            Fix(
+                first,
+                say="Leave the cast of the loss out: it is one number, and autocast has computed it in FP32."
+                if _cast(first)
+                else "Compute the loss inside the region, or call .float() on the outputs first.",
+            ),
             Severity.WRONG if bad else None,
         )
+
+
+def _how(loss: Event, dtype: torch.dtype | None) -> str:
+    name = dtype_in_words(dtype)
+    return f"cast to {name} by hand" if _cast(loss) else f"computed in {name}, behind the region,"
+
+
+def _cast(loss: Event) -> bool:
+    return isinstance(loss, Scaled | Backward) and loss.cast
 
 
 def _halves(run: Run) -> list[Event]:

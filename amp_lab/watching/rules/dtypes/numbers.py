@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from amp_lab.watching.recording.events import Noticed
+import torch
+
+from amp_lab.watching.recording.events import Backward, Noticed, Scaled
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.notices import (
     Seen,
@@ -52,6 +54,14 @@ def _overflows(run: Run, kind: str) -> list[tuple[Noticed, Seen]]:
         run, "overflow", lambda event, seen: _overflowed(seen) and _kind(event, seen) == kind
     )
     return [each for each in found if goes_back(run, each[0])]
+
+
+def _sums_scaled_losses(run: Run, event: Noticed) -> bool:
+    """Whether what was added up are scaled losses, `scaler.scale(losses).sum()`: their derivatives do not overflow."""
+    vectors = {each.step for each in run.of(Scaled) if each.shape and each.result_dtype == torch.float16} & {
+        each.step for each in run.of(Backward) if each.scaled_by is not None and not each.exactly
+    }
+    return event.step in vectors
 
 
 def _overflowed(seen: Seen) -> bool:
@@ -287,7 +297,7 @@ def sum_overflows(run: Run) -> Iterator[Finding]:
         scaler.step(optimizer)
         scaler.update()
     """
-    if found := _overflows(run, "sum"):
+    if found := [each for each in _overflows(run, "sum") if not _sums_scaled_losses(run, each[0])]:
         event, seen = found[0]
         yield _found(
             found,
@@ -497,7 +507,12 @@ def norm_in_half(run: Run) -> Iterator[Finding]:
         )
 
 
-@rule("eps-lost", Severity.RISK, title="an eps that is 0 in FP16", explains=_CONSEQUENCES)
+@rule(
+    "eps-lost",
+    Severity.RISK,
+    title="an eps that is 0 in FP16",
+    explains=(*_CONSEQUENCES, "nan-derivative", "log-of-zero"),
+)
 def eps_lost(run: Run) -> Iterator[Finding]:
     """An eps of 2.98e-8 or less is added to FP16 numbers, or keeps them from falling below it: there, it is 0.
 

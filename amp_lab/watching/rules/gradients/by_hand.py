@@ -16,6 +16,7 @@ from amp_lab.watching.rules.notices import (
     number,
     scaled_by,
     stepped_by_scaler,
+    unscale_first,
     where_it_shows,
 )
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
@@ -195,7 +196,9 @@ def clipped_by_hand(run: Run) -> Iterator[Finding]:
             f"{in_words(scale)}: for the true ones that is a limit {in_words(scale)} times as small.",
             tuple(each for each, _ in found),
             {"loss scale": scale},
-            Fix(event, say=f"Call {_first_unscale(event)} once, before clipping."),
+            unscale_first(run, event, f"Call {_first_unscale(event)} once, before clipping.")
+            if event.values["how"] == "clamped"
+            else Fix(event, say=f"Call {_first_unscale(event)} once, before their norm is taken."),
         )
 
 
@@ -357,5 +360,107 @@ def added_by_hand(run: Run) -> Iterator[Finding]:
             f"{in_words(scale)}: unscaling makes it that much too small.",
             tuple(each for each, _ in found),
             {"loss scale": scale},
-            Fix(event, say=f"Call {_first_unscale(event)} once, before it is added."),
+            unscale_first(run, event, f"Call {_first_unscale(event)} once, before it is added."),
+        )
+
+
+@rule(
+    "moved-by-scaled",
+    Severity.WRONG,
+    title="a step by hand with scaled gradients",
+    explains=(
+        "activation-overflows",
+        "loss-not-finite",
+        "every-step-skipped",
+        "scale-collapse",
+        "scale-stuck",
+        "init-scale-too-large",
+        "optimizer-never-stepped",
+    ),
+)
+def moved_by_scaled(run: Run) -> Iterator[Finding]:
+    """The loop itself moves weights or data along gradients that are multiplied by the loss scale.
+
+    Sharpness-aware minimisation climbs to weights nearby before the real step, adversarial training moves the data:
+    with scaled gradients such a step is as many times too large as the scale. (A gradient that is divided by its own
+    norm, or only its sign, is the same at every scale.)
+
+    Wrong:
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        with torch.no_grad():
+            climb = [0.05 * p.grad for p in model.parameters()]
+            for p, e in zip(model.parameters(), climb):
+                p.add_(e)
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        with torch.no_grad():
+            for p, e in zip(model.parameters(), climb):
+                p.sub_(e)
+        scaler.step(optimizer)
+        scaler.update()
+
+    Wrong, of the data:
+        x = x.clone().requires_grad_()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        harder = (x + 0.1 * x.grad).detach()
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = 1e-6 * loss_fn(model(harder), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    Right:
+        x = x.clone().requires_grad_()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        harder = (x + 0.1 * x.grad.sign() + 0.1 * x.grad / x.grad.norm()).detach()
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(harder), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    Right, divided by the scale:
+        x = x.clone().requires_grad_()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        harder = (x + 0.1 / scaler.get_scale() * x.grad).detach()
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(harder), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """
+    found = [
+        (event, seen)
+        for event, seen in where_it_shows(
+            run, "moved by gradients", lambda event, seen: number(seen["factor"]) * scaled_by(run, event) >= 1
+        )
+        if scaled_by(run, event) > 1 and not knew_the_scale(run, event)
+    ]
+    if found:
+        event = found[0][0]
+        scale = scaled_by(run, event)
+        what = "Weights were" if event.values["weights"] else "Data were"
+        yield Finding(
+            f"{what} moved by hand along gradients {in_steps(found)} that were multiplied by the loss scale, "
+            f"{in_words(scale)}: that step is as many times too large.",
+            tuple(each for each, _ in found),
+            {"loss scale": scale, "factor of the gradients": found[0][1]["factor"]},
+            Fix(
+                event,
+                say=f"Divide these gradients by {named(event, 'scaler')}.get_scale() first, or by their norm.",
+            ),
         )

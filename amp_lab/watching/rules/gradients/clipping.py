@@ -17,8 +17,8 @@ from amp_lab.watching.recording.events import (
     ZeroGrad,
 )
 from amp_lab.watching.recording.run import Run
-from amp_lab.watching.rules.notices import divided_by_hand
 from amp_lab.watching.rules.layout import written_with
+from amp_lab.watching.rules.notices import divided_by_hand
 from amp_lab.watching.rules.order import (
     EMPTY,
     Past,

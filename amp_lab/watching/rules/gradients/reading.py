@@ -12,6 +12,7 @@ from amp_lab.watching.rules.notices import (
     named,
     number,
     scaled_by,
+    unscale_first,
     where_it_shows,
 )
 from amp_lab.watching.rules.order import name
@@ -45,6 +46,16 @@ def gradients_read_scaled(run: Run) -> Iterator[Finding]:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
+
+    Wrong, of all numbers together:
+        optimizer.zero_grad()
+        with autocast(device_type, dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+        optimizer.param_groups[0]["lr"] = float(min(0.1, 1.0 / norm))
+        scaler.step(optimizer)
+        scaler.update()
 
     Wrong, with a function of PyTorch:
         optimizer.zero_grad()
@@ -86,16 +97,18 @@ def gradients_read_scaled(run: Run) -> Iterator[Finding]:
         if size == size and "hist" not in call
         else ""
     )
+    say = (
+        f"Call {named(event, 'scaler')}.unscale_({named(event, 'optimizer')}) once after backward(), and look at the "
+        "gradients then"
+    )
     yield Finding(
         f"{call.removesuffix(' in a hook')} saw gradients{in_a_hook} in step {event.step} while they were "
         f"multiplied by the loss scale, {in_words(scale)},{of}{truth}.".replace(",.", "."),
         tuple(each[0] for each in found),
         {"what it gave": size, "loss scale": scale, "true": size / scale},
-        Fix(
-            event,
-            say=f"Call {named(event, 'scaler')}.unscale_({named(event, 'optimizer')}) once after backward(), and "
-            "look at the gradients then" + (" (not in a hook: hooks run before it)." if in_a_hook else "."),
-        ),
+        Fix(event, say=f"{say} (not in a hook: hooks run before it).")
+        if in_a_hook
+        else unscale_first(run, event, f"{say}."),
     )
 
 
@@ -172,8 +185,8 @@ def penalty_of_scaled(run: Run) -> Iterator[Finding]:
     grad = [each for each in made if each.step == event.step and each.number < event.number][-1]
     given, alone = assigned(grad) or ("", False)
     yield Finding(
-        f"A penalty was computed from {given or 'gradients'} in step {event.step}: these are gradients of a scaled loss, "
-        f"{in_words(scale)} times those of the loss, and so the penalty is not the one that was meant.",
+        f"A penalty was computed from {given or 'gradients'} in step {event.step}: these are gradients of a scaled "
+        f"loss, {in_words(scale)} times those of the loss, and so the penalty is not the one that was meant.",
         tuple(each for each, _ in found),
         {f"largest result of {event.values['call']}": size, "loss scale": scale},
         _divide_first(run, grad, given, alone),

@@ -105,7 +105,9 @@ def _a_lower_scale_cures(run: Run, bad: Event) -> bool:
 
 def _what_followed(run: Run, bad: Sequence[Event]) -> str:
     if _took_it(run, steps_of(bad)):
-        return "the optimizer stepped all the same, with gradients that are not finite"
+        took = [step for step in steps_of(bad) if _took_it(run, [step])]
+        where = "" if len(took) == len(steps_of(bad)) else f"in {in_steps(took)} "
+        return f"{where}the optimizer stepped all the same"
     if isinstance(bad[0], Scaled):
         return "no loss scale can cure that, the scaler only skips the step and halves the scale"
     return "no loss scale can cure that"

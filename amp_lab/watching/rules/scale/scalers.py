@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from amp_lab.watching.recording.events import Backward, Event, Scaled, ScaleRead, ScalerMade, Stepped, Updated
+from amp_lab.watching.recording.events import (
+    Backward,
+    Event,
+    Scaled,
+    ScaleRead,
+    ScalerMade,
+    StateLoaded,
+    Stepped,
+    Updated,
+)
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.layout import whole_call
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
-from amp_lab.watching.rules.steps import FEW, REGULAR, fp16_without_scale, in_steps, steps_of
+from amp_lab.watching.rules.steps import (
+    FEW,
+    REGULAR,
+    by_line,
+    fp16_without_scale,
+    in_steps,
+    steps_of,
+    was_skipped,
+)
 from amp_lab.watching.words import counted, in_words
 
 _ENOUGH: Final = 20  # steps, to speak of each of them
@@ -36,6 +53,17 @@ def scaler_in_loop(run: Run) -> Iterator[Finding]:
         scaler.step(optimizer)
         scaler.update()
 
+    Wrong, in each epoch:
+        for epoch in range(3):
+            scaler = GradScaler(device_type, init_scale=2.0**24)
+            for x, y in [*batches, *batches]:
+                optimizer.zero_grad()
+                with autocast(device_type, torch.float16):
+                    loss = loss_fn(model(x), y)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
     Right:
         scaler = GradScaler(device_type)
         for x, y in batches:
@@ -51,6 +79,7 @@ def scaler_in_loop(run: Run) -> Iterator[Finding]:
         event for event in made if len({e.step for e in run.of(Scaled) if e.scaler == event.scaler}) == 1
     ]
     if len(short) < FEW:
+        yield from _one_an_epoch(run, made)
         return
     first = next(event for event in run.of(Scaled) if event.scaler == short[0].scaler)
     lost = [step for step in run.skips if step >= short[0].step]
@@ -63,6 +92,33 @@ def scaler_in_loop(run: Run) -> Iterator[Finding]:
         {"scalers made": len(short), "scale at which each begins": first.scale, "skipped steps": len(lost)},
         Fix(short[0], say="Make the scaler once, before the loop."),
     )
+
+
+def _one_an_epoch(run: Run, made: Sequence[ScalerMade]) -> Iterator[Finding]:
+    """Yield the finding for scalers that one line makes now and then, and that have to learn their scale each time.
+
+    Not for those that take over the state of another.
+    """
+    loaded = {event.index for event in run.of(StateLoaded) if event.of == "scaler"}
+    for line in by_line(event for event in made if event.scaler not in loaded):
+        used = {each.scaler: [e for e in run.of(Stepped) if e.scaler == each.scaler] for each in line}
+        learning = [e for e in line[1:] if used[e.scaler] and was_skipped(used[e.scaler][0])]
+        if (
+            len(line) < FEW
+            or len(learning) < 2
+            or len({e.optimizer for each in used.values() for e in each}) > 1
+        ):
+            continue
+        first = used[learning[0].scaler][0]
+        yield Finding(
+            f"A new {line[0].kind} was made {len(line)} times while one optimizer was trained: each begins at its "
+            f"first loss scale, {in_words(first.scale)}, and {len(learning)} of them skipped steps again to learn "
+            "what the one before knew.",
+            (line[0], *(used[each.scaler][0] for each in learning)),
+            {"scalers made": len(line), "scale at which they begin": first.scale},
+            Fix(line[0], say="Make the scaler once, before the first epoch, and hand it over."),
+            Severity.RISK,
+        )
 
 
 def _first_losses(run: Run, made: Sequence[ScalerMade]) -> Iterator[Scaled]:

@@ -11,8 +11,8 @@ SECTION = "Model and dtype set-up"
 
 
 @wrong(
-    "norm-in-half",
-    "a gradient norm by hand in FP16: it is inf, and nothing moves",
+    "fp16-weights",
+    "FP16 weights and so FP16 gradients: their norm by hand is inf, and nothing moves",
     shows=lambda moved: moved == 0.0,
 )
 def gradient_norm_in_half(watch):

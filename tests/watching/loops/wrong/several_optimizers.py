@@ -61,14 +61,14 @@ def updated_between_two_steps_while_the_scale_grows(watch):
     return unscaled_with, scaled_with
 
 
-@wrong("one-optimizer-overflows", "two optimizers, one overflow: one steps, the other is skipped")
+@wrong("one-optimizer-overflows", "two optimizers, one overflows again and again, the other steps")
 def one_of_two_skipped(watch):
     first, second = nn.Linear(6, 1), nn.Linear(6, 1)
     opt_a = torch.optim.Adam(first.parameters(), lr=0.1)
     opt_b = torch.optim.Adam(second.parameters(), lr=0.1)
-    scaler = GradScaler("cpu", init_scale=1024.0)
+    scaler = GradScaler("cpu", init_scale=2.0**12)
     with watch([first, second], [opt_a, opt_b], scaler):
-        for x, y in regression(large=(1,)):
+        for x, y in regression(16, large=tuple(range(16))):
             opt_a.zero_grad()
             opt_b.zero_grad()
             with autocast("cpu", dtype=torch.float16):
