@@ -32,6 +32,7 @@ from amp_lab.course import check, hint, quiz, solution
 from amp_lab.course.lessons.l07.logs import draw_logs, fault_list, log_table
 from amp_lab.course.lessons.l07.tree import draw_tree
 from amp_lab.train.data import digits
+from amp_lab.view.few_colours import few_colours
 from amp_lab.view.plots import COLOURS
 
 # %% tags=["nbval-ignore-output"] reason="describes the machine that runs it"
@@ -997,8 +998,7 @@ assert all(0.3 < each < 3 for each in adam)
 # One page to come back to. Start on the left with what you see; each question is a test that takes a minute.
 
 # %%
-draw_tree()
-plt.show()
+few_colours(draw_tree())
 
 # %% [markdown]
 # Three of these tests come up again and again:
@@ -1017,8 +1017,7 @@ plt.show()
 # through one after the other: which steps were skipped, what did the scale do then, and what did the rest do meanwhile?
 
 # %%
-draw_logs()
-plt.show()
+few_colours(draw_logs())
 
 # %% [markdown]
 # ### Exercise 7.8 · Read the log

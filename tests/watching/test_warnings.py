@@ -87,9 +87,9 @@ def test_a_warning_names_the_users_line(loop, which):
 
 
 def test_a_level_above_the_stack():
-    with watch(nn.Linear(2, 1), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)):
-        with pytest.warns(UserWarning, match="far out") as caught:
-            warnings.warn("far out", UserWarning, stacklevel=10_000)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    with watch(nn.Linear(2, 1), optimizer), pytest.warns(UserWarning, match="far out") as caught:
+        warnings.warn("far out", UserWarning, stacklevel=10_000)
     assert caught[0].filename != __file__
 
 

@@ -26,8 +26,10 @@ _EMPTY: Final = (Gradients.NONE, Gradients.ZERO)
 
 
 class SampledGradients(Look):
-    """Emits `GradientsChanged`; "zeros", how many gradients are exactly zero; tells of zeroing by hand, and by "rewritten", of
-    other gradients that the loop itself wrote between a step and the next backward pass."""
+    """Emits `GradientsChanged`, "zeros" (how many gradients are exactly zero), zeroing by hand, and "rewritten".
+
+    Rewritten are other gradients, that the loop itself wrote between a step and the next backward pass.
+    """
 
     def __init__(self, bench: Bench):
         super().__init__(bench)
@@ -105,7 +107,7 @@ class SampledGradients(Look):
         return (groups[0][0], groups[-1][-1]) if groups else ()
 
     def _find_zeros(self, optimizer: int, before: _Written) -> None:
-        """Tell of gradients that were written to since the step: whether they are zeros, where reading costs no wait."""
+        """Tell of gradients that were written to since the step: are they zeros, where reading costs no wait?"""
         if not before or self.bench.state(optimizer) in _EMPTY or before == _written(self._ends(optimizer)):
             return
         sample = self._sample(optimizer)
