@@ -625,3 +625,24 @@ def test_an_autocast_that_cannot_be_hashed():
         model(X)
     assert [event.asked for event in seen.run.of(RegionEntered)] == [True]
     assert seen.run.notes == ()
+
+
+def test_a_region_of_another_loop_begins_no_step():
+    model, optimizer, scaler = parts()
+    other = nn.Linear(8, 4)
+    with watch(model, optimizer, scaler) as seen:
+        step(model, optimizer, scaler)
+        with torch.autocast("cpu", torch.float16):
+            other(X).float().mean().backward()
+        assert seen.run.steps == 1
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(X).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    run = seen.run
+    entered = [(event.step, event.dtype) for event in run.events if isinstance(event, RegionEntered)]
+    assert entered == [(1, torch.float16), (1, torch.float16), (2, torch.bfloat16)]
+    assert [event.step for event in run.events if isinstance(event, Backward)] == [1, 2]
+    assert run.steps == 2
