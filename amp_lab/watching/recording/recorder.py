@@ -50,6 +50,9 @@ class Recorder(Watched, Calls):
         self._regions = 0  # how many were entered
         self._lock = threading.RLock()
         self._main = self._loop = threading.get_ident()
+        self._is_claimed = (
+            False  # a watched model was called: before, the loop may yet begin in another thread
+        )
         self._device_type = (
             setup.with_autocast(self._facts_of_models[0].device_type) if self.models else "cpu"
         )
@@ -60,6 +63,7 @@ class Recorder(Watched, Calls):
         """Put everything on."""
         self.take_off()  # what is left there of a stop that was interrupted
         self._main = self._loop = threading.get_ident()
+        self._is_claimed = False
         self.here, self.backwards = Here(), 0
         self.listening = True
         self.hide_from_warnings()
@@ -87,13 +91,22 @@ class Recorder(Watched, Calls):
         """Return whether this thread runs the watched loop: in another, gradients must not be read.
 
         PyTorch writes them in a backward pass without holding Python's lock, and to read one at that moment may end the
-        process. The thread is the one that has settled last, or that has called a watched model since.
+        process. The thread is the one that has settled last, at first the one that calls a watched model first, or one
+        that has called a watched model since.
         """
         return threading.get_ident() == self._loop or self.here.called
 
+    def is_begun(self) -> bool:
+        """Return whether a watched model was called with gradients on, or an optimizer has stepped."""
+        return self._is_claimed or bool(self.history.counts["Stepped"])
+
     def called_here(self) -> None:
         """A watched model is called in this thread."""
-        if threading.get_ident() != self._loop and torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return
+        if not self._is_claimed:
+            self._loop, self._is_claimed = threading.get_ident(), True
+        elif threading.get_ident() != self._loop:
             self.here.called = True
 
     # -- events
@@ -194,7 +207,7 @@ class Recorder(Watched, Calls):
 
         To be called in the thread that uses them; they are its own from now on.
         """
-        if optimizers:
+        if optimizers and self.runs_here():  # another thread may have begun the loop meanwhile
             self._loop, self.here.called = threading.get_ident(), False
         for number in optimizers:
             before = self.states.of(number)

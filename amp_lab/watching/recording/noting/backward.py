@@ -35,9 +35,9 @@ def backward(recorder: Recorder, tensors: Any, *args: Any, **kwargs: Any) -> Not
 
     def after(result: Any, error: BaseException | None) -> None:
         recorder.backwards -= 1
-        touched = recorder.states.written(marks) if recorder.runs_here() else ()
-        scaled = origin.scaled
-        if not (touched or scaled or _concerns(recorder)):
+        scaled, here = origin.scaled, recorder.runs_here()
+        touched = recorder.states.written(marks) if here else ()
+        if not (touched or scaled or (here and recorder.fresh)):
             return
         recorder.opens()
         for optimizer in touched:
@@ -77,9 +77,10 @@ def _is_inner(recorder: Recorder) -> bool:
 
 def _is_the_loops(recorder: Recorder, losses: Any) -> bool:
     """Return whether it is the watched loop's: another thread may train another model."""
-    return recorder.runs_here() or any(
-        recorder.scaled.exactly(each) is not None for each in tensors_in(losses)
-    )
+    if not recorder.runs_here():
+        # A scaled loss that is known belongs to it, wherever its backward pass runs.
+        recorder.here.called = any(recorder.scaled.exactly(each) is not None for each in tensors_in(losses))
+    return recorder.runs_here()
 
 
 def _concerns(recorder: Recorder) -> bool:

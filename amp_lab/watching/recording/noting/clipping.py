@@ -65,7 +65,7 @@ def clip_with_norm(
     caller = _caller("clip_grad_norm_")
     every, here = _listed(parameters), recorder.here
     of = recorder.owners.of_all(every)
-    if not of and not recorder.runs_here():  # another loop's
+    if not of and not (recorder.runs_here() and recorder.is_begun()):  # another loop's
         return None
     recorder.settle(of)
     here.clipped = () if every else None
