@@ -11,7 +11,15 @@ from pathlib import Path
 from benchmarks.results import FOLDER, keep
 
 # In this order; each is a module here with `measure(quick: bool) -> list[Finding]`.
-COMPARISONS = ("scaler_step", "emulated_fp16", "cast_emulation", "gradient_report", "xray", "watching", "lessons")
+COMPARISONS = (
+    "scaler_step",
+    "emulated_fp16",
+    "cast_emulation",
+    "gradient_report",
+    "xray",
+    "watching",
+    "lessons",
+)
 
 
 def main() -> int:

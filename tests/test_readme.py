@@ -1,6 +1,7 @@
 """What the README says holds: its example runs, its tables tell of the lessons and commands that there are."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -59,14 +60,15 @@ def test_the_example_of_an_x_ray_shows_casts_and_explains_an_error(capsys):
     assert "FP16" in what_happened
 
 
-def test_the_example_of_the_watcher_finds_what_its_comment_says(capsys):
+def test_the_example_of_the_watcher_finds_what_its_comment_says(capsys, tmp_path):
     assert len(EXAMPLES) == 4
-    exec(compile(EXAMPLES[3], "README.md", "exec"), {})
+    script = tmp_path / "train.py"
+    script.write_text(EXAMPLES[3], encoding="utf-8")
+    runpy.run_path(str(script))
     printed = capsys.readouterr().out
-    assert "clip" in printed
-    assert "README.md" in printed
-    assert "+" in printed  # the cure, as a diff or in words
-    assert "unscale_" in printed
+    assert "WRONG: clip-before-unscale" in printed
+    assert "train.py:13" in printed
+    assert re.search(r"^ *\+ +scaler\.unscale_\(optimizer\)$", printed, re.MULTILINE)
 
 
 def test_the_map_of_lessons_is_the_catalogue():

@@ -39,7 +39,7 @@ PLAN: dict[str, tuple[Planned, ...]] = {
     ),
     "Let PyTorch do it": (
         Planned("06", "Autocast", "Which op, in which dtype?"),
-        Planned("07", "GradScaler in practice", "What is wrong with this loop?"),
+        Planned("07", "GradScaler in practice", "What ails this loop?"),
         Planned("08", "What AMP buys", "Is it faster? By how much?"),
     ),
     "Train for real": (

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from amp_lab.watching.recording import patches as room
 from amp_lab.watching.recording.patches import Patches, _Replacement, defining, with_subclasses
 
 
@@ -181,3 +182,21 @@ def test_what_cannot_be_restored_is_told_and_the_others_are(monkeypatch):
     assert isinstance(error, ZeroDivisionError)
     assert vars(base)["call"] is before
     assert derived.static(3) == [3]
+
+
+def test_a_lock_that_was_left_locked_stops_nobody(monkeypatch):
+    """As it would be after Ctrl-C in the moment in which it was to be given back."""
+    monkeypatch.setattr(room, "_PATIENCE", 0.05)
+    made = Patches()
+
+    class Owner:
+        def call(self):
+            return 1
+
+    taken = threading.Thread(target=room._lock.acquire)
+    taken.start()
+    taken.join()
+    made.put_around(Owner, "call", lambda call, *args: 1 + call(*args))
+    assert Owner().call() == 2
+    assert made.undo() == []
+    assert Owner().call() == 1

@@ -7,10 +7,11 @@ their chain does nothing but call on.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -18,8 +19,27 @@ import torch
 # What stands around a call: it is given the call, and its arguments, and returns what the call returns.
 Around = Callable[..., Any]
 
-_LOCK: Final = threading.RLock()
+_PATIENCE: Final = 2.0  # seconds: what is done under the lock takes microseconds
+_lock = threading.RLock()
 _REPLACED: Final[dict[tuple[int, str], _Replacement]] = {}
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let one thread at a time change what is replaced.
+
+    Ctrl-C can come just before the lock would be given back, and nobody else could then watch, or stop, any more. So a
+    lock that is not free after a while is left to whom it belongs, and a new one takes its place.
+    """
+    global _lock
+    lock = _lock
+    if not lock.acquire(timeout=_PATIENCE):
+        lock = _lock = threading.RLock()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class _Replacement:
@@ -90,7 +110,7 @@ class Patches:
         Raises:
             AttributeError, TypeError: if there is no such attribute, or it cannot be set.
         """
-        with _LOCK:
+        with _alone():
             replaced = _REPLACED.get((id(owner), name))
             if replaced is None or not replaced.in_place:
                 replaced = _Replacement(owner, name)
@@ -113,7 +133,7 @@ class Patches:
             The names of the attributes that refuse to be restored, and why. What is left there does nothing.
         """
         refused = []
-        with _LOCK:
+        with _alone():
             while self._made:
                 replaced, around = self._made[-1]
                 replaced.around = [each for each in replaced.around if each is not around]

@@ -36,17 +36,17 @@ QUIZ = (
                 "It does, but later. Between the two calls the gradients are still scaled.",
             ),
             Option(
-                "The true norm times the scale, with its jumps.",
-                "Each halving and doubling of the scale is a jump by 2 in the curve.",
-                right=True,
-            ),
-            Option(
                 "The true norm, but rounded to FP16 numbers.",
                 "Gradients of FP32 parameters are FP32. What is wrong is the factor.",
             ),
             Option(
                 "The norm after clipping, so at most `max_norm`.",
                 "Clipping with which order? Nothing in that line has clipped yet.",
+            ),
+            Option(
+                "The true norm times the scale, with its jumps.",
+                "Each halving and doubling of the scale is a jump by 2 in the curve.",
+                right=True,
             ),
         ),
     ),
@@ -103,15 +103,15 @@ QUIZ = (
         "times too small. With Adam it trains well. Is the loop right, then?",
         (
             Option(
-                "Yes, Adam adapts to any scale.",
-                "To a constant factor. But gradients that FP16 made zero are zero whatever they are "
-                "divided by.",
-            ),
-            Option(
                 "No: FP16 loses small gradients unscaled.",
                 "The scale was to lift them out of underflow. Adam hides the wrong size, not the "
                 "missing gradients.",
                 right=True,
+            ),
+            Option(
+                "Yes, Adam adapts to any scale.",
+                "To a constant factor. But gradients that FP16 made zero are zero whatever they are "
+                "divided by.",
             ),
             Option(
                 "No, but only because `eps` is too large.",

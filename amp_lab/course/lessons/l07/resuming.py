@@ -73,6 +73,8 @@ class _Run(SchedulingBench):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(number)
                 right(*self.arguments(number))
+            # In a region of the page, copies of weights would be kept over the steps, and differ after a load.
+            torch.clear_autocast_cache()
 
     def look(self) -> Whole:
         return whole(self.net, self.optimizer, self.scheduler, self.scaler)

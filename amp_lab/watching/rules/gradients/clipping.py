@@ -124,8 +124,21 @@ def clip_before_unscale(run: Run) -> Iterator[Finding]:
             insert=(
                 f"{place(run, 'scaler', loss.scaled_by or 0)}.unscale_({place(run, 'optimizer', optimizer)})",
             ),
+            also=_without_later_unscale(run, clip),
             say=f"Call {scaler}.unscale_({name(run, clip, 'optimizer', optimizer)}) before clipping.",
         ),
+    )
+
+
+def _without_later_unscale(run: Run, clip: Clipped) -> tuple[Fix, ...]:
+    """Take the user's own unscale_ out that comes too late in the same step: a second one would be refused."""
+    return tuple(
+        Fix(late, remove=("{line}",))
+        for late in run.of(Unscaled)
+        if late.step == clip.step
+        and late.number > clip.number
+        and late.optimizer in clip.optimizers
+        and not late.by_step
     )
 
 
