@@ -1126,8 +1126,9 @@ assert raised is not None
 # optimizers. And BF16 needs no scaler at all.
 #
 # **5. In your own code.** Wrap the first few hundred steps of a new training script in `watch`. If the loop raises, the
-# diagnosis stands at the end of the traceback. What it costs is measured (`python -m benchmarks`): a few hundredths of a step
-# at most, and it never makes a GPU wait.
+# diagnosis stands at the end of the traceback. What it costs is measured by `python -m benchmarks watching`: about a twentieth
+# of a small model's step, more if it is put on and off for each step; so put it around the loop. While nothing is wrong it asks
+# for no number, so a GPU need not wait for it.
 #
 # ## Takeaways
 #
