@@ -27,7 +27,7 @@ quick: ## style, types and most tests that need no kernel, browser or GPU: about
 test: ## everything a change must pass: under 25 minutes
 	@sh tools/setup.sh test
 	@$(LINT)
-	@$(BIN)/python -m pytest -m "not soak"
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 build: ## make the notebooks and course.svg; runs what changed in solutions/*.py (FORCE=1: everything)
 	@sh tools/setup.sh test
