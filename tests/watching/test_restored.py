@@ -85,6 +85,7 @@ class _Objects:
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.opt, 1)
         self.scaler = GradScaler("cpu", init_scale=1024.0)
         self.ema = AveragedModel(self.net)
+        self.classes = _classes()  # kept alive: those of other tests may be collected at any moment
 
     def all(self) -> list[object]:
         return [*self.net.modules(), self.opt, self.scheduler, self.scaler, self.ema, *self.net.parameters()]
@@ -122,7 +123,8 @@ def _snapshot(objects: _Objects) -> dict[str, object]:
     """Return every attribute by name, the hooks as lists of their functions, and the modes of this thread."""
     found: dict[str, object] = {}
     named = [(each.__name__, each) for each in MODULES]
-    named += [(f"{each.__module__}.{each.__qualname__}", each) for each in _classes()]
+    classes = dict.fromkeys((*objects.classes, *_classes()))
+    named += [(f"{each.__module__}.{each.__qualname__}", each) for each in classes]
     named += [(f"object {number} {type(each).__name__}", each) for number, each in enumerate(objects.all())]
     for name, each in named:
         for key, value in vars(each).items():

@@ -371,21 +371,13 @@ def test_other_threads_train_other_models():
     """To read a gradient that PyTorch is just writing in another thread ends the process, so here is another process.
 
     The watched model is trained in the main thread, then in another, while the main thread, in which the watch began,
-    trains a model that is not watched. Of that one, a backward pass or clip that falls between may be taken for the
-    watched loop's, or the other way round: the calls do not tell whose they are.
+    trains a model that is not watched, and often begins earlier.
     """
     done = subprocess.run(
         [sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
-    lines = done.stdout.splitlines()
-    assert lines[:3] == ["40 40 80 40 True ()"] * 3
-    for line in lines[3:]:
-        forward, backward, clipped, stepped, *rest = line.split()
-        assert (forward, stepped, rest) == ("40", "40", ["True", "()"])
-        assert abs(int(backward) - 40) <= 4
-        assert abs(int(clipped) - 80) <= 8
-    assert len(lines) == 5
+    assert done.stdout.splitlines() == ["40 40 80 40 True ()"] * 5
 
 
 def in_a_thread(call, *args):

@@ -92,6 +92,8 @@ def group(recorder: Recorder, groups: Sequence[Any], *args: Any, **kwargs: Any) 
         here.clipped = tuple(gradients)
         return None
     of, asked = _owners(recorder, gradients), dict[str, Any]()
+    if not of and not recorder.is_begun():  # another loop's, which began earlier
+        return None
     how: Literal["norm", "value", "measured"] = "measured"
     if (caller := _caller("clip_grad_value_")) is not None:
         how, asked = "value", {"limit": float(caller.f_locals["clip_value"])}

@@ -56,7 +56,7 @@ class _Watched:
         if not recorder.listening:
             return
         try:
-            if not recorder.backwards:
+            if not _is_recomputed():
                 recorder.opens()
                 recorder.called_here()
                 recorder.fresh = True
@@ -89,7 +89,7 @@ class _Watched:
             inputs=inputs,
             outputs=shapes(outputs),
             inside=passing.inside,
-            recomputed=recorder.backwards > 0,
+            recomputed=_is_recomputed(),
             weights=self._versions(),
             weights_dtype=None if self._first is None or not self._first.requires_grad else self._first.dtype,
             # PyTorch calls this hook while it handles an exception that the pass has raised.
@@ -108,3 +108,11 @@ class _Watched:
         if self._first is None or self._last is None or not self._first.requires_grad:
             return None
         return self._first._version + self._last._version
+
+
+def _is_recomputed() -> bool:
+    """Return whether a backward pass runs in this thread, and computes anew what was not kept for it.
+
+    Only a private function tells: another thread's backward pass, which may be another model's, does not count.
+    """
+    return torch._C._current_graph_task_id() != -1
