@@ -18,6 +18,7 @@ COMPARISONS = (
     "gradient_report",
     "xray",
     "watching",
+    "overflow",
     "lessons",
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,14 +14,12 @@ from torch.utils._pytree import tree_leaves
 from amp_lab.autocast.errors import AMP_LAB, UNKNOWN, Explanation, explain
 from amp_lab.autocast.messages.unrelated import NOT_PRECISION
 from amp_lab.autocast.policy import policy
-from amp_lab.autocast.recording.accepted import check, device_of, modules_in, name_of
+from amp_lab.autocast.recording.accepted import check, device_of, module_types, modules_in, name_of
 from amp_lab.autocast.recording.advice import advice, needs_numbers
+from amp_lab.autocast.recording.alone import alone
 from amp_lab.autocast.recording.running import Mode, Outcome, Task, run
 from amp_lab.autocast.records import Value
 from amp_lab.autocast.report.xrayed import XRay
-
-_lock = threading.RLock()
-_running: list[str] = []  # the model that is being x-rayed
 
 
 def xray(
@@ -73,16 +70,8 @@ def xray(
     """
     _check_settings(device_type, dtype, mode, backward, loss)
     check(model)
-    with _lock:
-        if _running:
-            raise RuntimeError(
-                f"{_running[0]} is being x-rayed, and calls xray itself: x-ray that part alone"
-            )
-        _running.append(name_of(model))
-        try:
-            return _xray(model, inputs, keywords, device_type, dtype, mode, backward, loss)
-        finally:
-            _running.clear()
+    with alone(name_of(model)):
+        return _xray(model, inputs, keywords, device_type, dtype, mode, backward, loss)
 
 
 def _xray(
@@ -109,7 +98,7 @@ def _xray(
         inputs=inputs,
         keywords=keywords,
         modules=modules,
-        types=_types(model, modules),
+        types=module_types(model, modules),
         loss=loss,
         backward=backward,
         runs_on=runs_on,
@@ -199,14 +188,6 @@ def _is_tensor(value: Any) -> bool:
 def _tensors(modules: dict[str, nn.Module]) -> Iterator[torch.Tensor]:
     for module in modules.values():
         yield from itertools.chain(module.parameters(), module.buffers())
-
-
-def _types(model: Any, modules: dict[str, nn.Module]) -> dict[str, str]:
-    """Return the class of every module by its path, the model itself first."""
-    types = {"": name_of(model)}
-    for root, module in modules.items():
-        types.update((path, type(part).__name__) for path, part in module.named_modules(prefix=root))
-    return types
 
 
 def _parameters(modules: dict[str, nn.Module]) -> Iterator[tuple[Value, bool]]:

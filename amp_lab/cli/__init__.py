@@ -16,6 +16,7 @@ import click
 
 from amp_lab import __version__
 from amp_lab.cli.check import check
+from amp_lab.cli.diagnose import diagnose
 from amp_lab.cli.doctor import doctor
 from amp_lab.cli.lab import lab
 from amp_lab.cli.progress import progress
@@ -83,5 +84,5 @@ def main() -> None:
             stream.reconfigure(errors="replace")
 
 
-for _command in (lab, check, progress, hint, solution, reset, update, doctor):  # as a learner needs them
+for _command in (lab, check, progress, hint, solution, reset, update, doctor, diagnose):  # as a learner needs them
     main.add_command(_command)

@@ -13,12 +13,24 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import nn
 
-from amp_lab.watching.recording.arguments import as_models, as_optimizers, as_scalers, as_schedulers
+from amp_lab.watching.recording.arguments import (
+    as_min_scale,
+    as_models,
+    as_optimizers,
+    as_replay,
+    as_scalers,
+    as_schedulers,
+)
+from amp_lab.watching.recording.collapsing import SMALLEST, ScaleCollapsed
 from amp_lab.watching.recording.recorder import Recorder
 from amp_lab.watching.recording.run import Run
 
 if TYPE_CHECKING:
+    from amp_lab.watching.replaying.report import OverflowReport
     from amp_lab.watching.report import Report
+    from amp_lab.watching.underflow.table import Underflow
+
+__all__ = ["ScaleCollapsed", "Watch", "watch"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +41,8 @@ def watch(
     scaler: Any = None,
     *,
     schedulers: Any = (),
+    replay: Callable[[], torch.Tensor] | None = None,
+    min_scale: float | None = SMALLEST,
 ) -> Watch:
     """Watch a training loop, which stays as it is, and say what is wrong with it.
 
@@ -49,6 +63,14 @@ def watch(
         ... def train_step(x, y): ...
         >>> print(seen.report())
 
+    With `replay` it also says where infinity or NaN comes from: a batch whose step is skipped, and that a smaller scale
+    does not cure, is run again, operator by operator. See `overflows`. Nothing is run while nothing overflows.
+
+        >>> def replay():  # x and y are the batch at hand
+        ...     with torch.autocast("cuda", torch.float16):
+        ...         return loss_fn(model(x), y)
+        >>> with amp_lab.watch(model, optimizer, scaler, replay=replay) as seen: ...
+
     Args:
         model: the model that is trained, or several of them. On any device, of any dtype.
         optimizer: the optimizer, or several. An object that is no torch.optim.Optimizer will do, if it has
@@ -56,11 +78,24 @@ def watch(
         scaler: a torch.amp.GradScaler, one of amp_lab's scalers, or another object with their methods; or several.
             None: it is found when the loop uses one; many loops need none.
         schedulers: schedulers of another kind than PyTorch's, which are found by themselves.
+        replay: a function that returns the unscaled loss of the batch at hand, with the loop's own autocast region. It
+            is called at most 16 times for a cheap run and for 3 full explanations, with the random numbers of the
+            loop's own run; all is as it was afterwards. In a loop without a scaler it is called when the loss is not
+            finite. There, and with a fused optimizer, a GPU is asked for one flag in each step, and the host waits.
+        min_scale: when the loss scale has sunk below it, and at least 12 steps in a row were skipped, `scaler.update()`
+            raises ScaleCollapsed. None: never. (On a GPU, not for fused optimizers: nobody reads what they skip.)
 
     Raises:
-        TypeError: for what is none of these.
+        TypeError, ValueError: for what is none of these.
     """
-    return Watch(as_models(model), as_optimizers(optimizer), as_scalers(scaler), as_schedulers(schedulers))
+    return Watch(
+        as_models(model),
+        as_optimizers(optimizer),
+        as_scalers(scaler),
+        as_schedulers(schedulers),
+        as_replay(replay),
+        as_min_scale(min_scale),
+    )
 
 
 class Watch:
@@ -72,8 +107,10 @@ class Watch:
         optimizers: Sequence[Any],
         scalers: Sequence[Any],
         schedulers: Iterable[Any],
+        replay: Callable[[], torch.Tensor] | None = None,
+        min_scale: float | None = SMALLEST,
     ) -> None:
-        self._recorder = Recorder(models, optimizers, scalers, list(schedulers))
+        self._recorder = Recorder(models, optimizers, scalers, list(schedulers), replay, min_scale)
         self._depth = 0
         self._lock = threading.RLock()
 
@@ -164,10 +201,22 @@ class Watch:
 
         return diagnose(self.run)
 
+    @property
+    def overflows(self) -> list[OverflowReport]:
+        """What `replay` has told, in the order of the steps: for each batch that was explained, where it overflowed."""
+        replaying = self._recorder.replaying
+        return [] if replaying is None else list(replaying.reports)
+
     def __repr__(self) -> str:
         counts = self._recorder.history.counts
         state = "on" if self._depth else "off"
         return f"Watch: {state}, {self._recorder.steps.now if counts else 0:,} steps, {counts.total():,} events seen"
+
+    def underflow(self) -> Underflow:
+        """Say which gradients FP16 made zero, module by module, and since when. The host may wait for a GPU here."""
+        from amp_lab.watching.underflow.table import Underflow
+
+        return Underflow(self.run.underflow)
 
 
 def _watched(watch: Watch, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -103,7 +103,8 @@ def watched(loop: Loop) -> Seen:
         names = Names(loop.program, Path(folder)).made()
         names["__name__"] = "__main__"
         exec(setting, names)
-        seen = watch(*_given(loop.program, names))
+        replay = names.get("replay") if _mentions(loop.program, "replay") else None
+        seen = watch(*_given(loop.program, names), replay=replay, min_scale=None)
         error = None
         try:
             with seen:

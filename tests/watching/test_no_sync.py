@@ -85,14 +85,15 @@ def _bf16(net, opt, scaler):
     return step
 
 
-def _waits(make_step, watched: bool, fused: bool) -> tuple[Counter[str], float]:
+def _waits(make_step, watched: bool, fused: bool, replayed: bool = False) -> tuple[Counter[str], float]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=fused)
     scaler = GradScaler("cpu", init_scale=64.0, growth_interval=50) if make_step is _fp16 else None
     data = [(torch.randn(8, 6), torch.randn(8, 1)) for _ in range(8)]
     step = make_step(net, opt, scaler)
-    with watch(net, opt, scaler) if watched else nullcontext(), Waits() as waits:
+    replay = (lambda: pytest.fail("nothing overflows")) if replayed else None
+    with watch(net, opt, scaler, replay=replay) if watched else nullcontext(), Waits() as waits:
         for number in range(STEPS):
             step(*data[number % 8])
     return waits.counted, scaler.get_scale() if scaler else 0.0
@@ -147,11 +148,27 @@ def seems_elsewhere(monkeypatch):
     return read
 
 
+def test_a_replay_adds_no_synchronisation_while_nothing_overflows():
+    assert _waits(_fp16, True, False, replayed=True) == _waits(_fp16, False, False)
+
+
 @pytest.mark.parametrize("fused", [False, True], ids=["foreach", "fused"])
 @pytest.mark.parametrize("make_step", [_fp16, _bf16], ids=["FP16", "BF16"])
 def test_nothing_is_read_from_a_tensor_on_another_device(make_step, fused, seems_elsewhere):
     _waits(make_step, watched=True, fused=fused)
     assert Counter(seems_elsewhere) == {}
+
+
+@pytest.mark.parametrize(
+    ("make_step", "fused", "each_step"),
+    [(_fp16, False, 0), (_fp16, True, 1), (_bf16, False, 1)],
+    ids=["FP16", "FP16 fused", "BF16"],
+)
+def test_with_a_replay_one_flag_a_step_is_read_where_no_scaler_has_read_it(
+    make_step, fused, each_step, seems_elsewhere
+):
+    _waits(make_step, watched=True, fused=fused, replayed=True)
+    assert len(seems_elsewhere) == STEPS * each_step
 
 
 def test_a_reading_from_another_device_is_seen(seems_elsewhere):

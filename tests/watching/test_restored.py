@@ -25,7 +25,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from amp_lab.scaling import DynamicLossScaler, StaticLossScaler
-from amp_lab.watching.watch import watch
+from amp_lab.watching.watch import ScaleCollapsed, watch
 
 MODULES = [
     torch,
@@ -189,6 +189,29 @@ def test_after_a_run(objects, before):
     with _watch(objects) as seen:
         objects.train()
     assert seen.run.steps == 4
+    assert _differences(before, _snapshot(objects)) == []
+
+
+def test_after_batches_that_were_run_again(objects, before):
+    def replay():
+        with autocast("cpu", dtype=torch.float16):
+            return F.mse_loss(objects.net(torch.full((4, 6), 1e9)), torch.zeros(4, 1))
+
+    with watch(objects.net, objects.opt, objects.scaler, replay=replay) as seen:
+        during = _snapshot(objects)
+        objects.net[0].weight.register_hook(lambda gradient: gradient * torch.inf)
+        objects.train(1)
+        assert _differences(during, _snapshot(objects)) == []
+    assert seen.overflows
+    assert _differences(before, _snapshot(objects)) == []
+
+
+def test_after_a_scale_that_has_collapsed(objects, before):
+    with torch.no_grad():
+        objects.net[2].weight.mul_(torch.inf)
+    seen = watch(objects.net, objects.opt, objects.scaler, schedulers=[objects.scheduler], min_scale=1.0)
+    with pytest.raises(ScaleCollapsed), seen:
+        objects.train(20)
     assert _differences(before, _snapshot(objects)) == []
 
 

@@ -74,6 +74,14 @@ def name_of(model: Any) -> str:
     return getattr(model, "__qualname__", None) or type(model).__name__
 
 
+def module_types(model: Any, modules: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Return the class of every module by its path, the model itself first."""
+    found = {"": name_of(model)}
+    for root, module in modules.items():
+        found.update((path, type(part).__name__) for path, part in module.named_modules(prefix=root))
+    return found
+
+
 def modules_in(model: Any) -> dict[str, nn.Module]:
     """Return the modules that a model is made of, each once: itself, or those that a function has at hand.
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from amp_lab.autocast.recording.operators import written
+from amp_lab.autocast.recording.operators import tensors_in, written
 
 
 class StandIns:
@@ -33,6 +33,7 @@ class StandIns:
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # of the originals
         self._shared: dict[int, torch.Tensor] = {}  # aliases of the originals' memory, by its address
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._fresh: set[int] = set()  # addresses of memory that came up in the run
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what stands for a tensor, with the same `requires_grad`; a leaf of autograd's graph."""
@@ -55,10 +56,15 @@ class StandIns:
         """Run an operator; first save the numbers that it is about to write over, where they are the user's."""
         for tensor in written(func, args, kwargs):
             address = _address(tensor)
-            if address in self._shared and address not in self._saved:
+            if address is not None and address not in self._saved and address not in self._fresh:
+                self._share(tensor)  # perhaps of a tensor that the model finds outside itself
                 shared = self._shared[address]
                 self._saved[address] = shared, shared.clone()
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        given = {_address(tensor) for tensor in tensors_in((args, kwargs))}
+        made = {_address(tensor) for tensor in tensors_in(result)} - given
+        self._fresh.update(address for address in made if address is not None and address not in self._shared)
+        return result
 
     def put_back(self) -> None:
         """Write back what was saved, and give the originals their gradients."""
@@ -111,7 +117,7 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
 def borrowed(modules: Mapping[str, nn.Module], stand_ins: StandIns) -> Iterator[None]:
     """Put stand-ins into modules (the roots, by name) for a while."""
     parts = list(dict.fromkeys(part for module in modules.values() for part in module.modules()))
-    kept = [_Attributes(part) for part in parts]
+    kept = [Attributes(part) for part in parts]
     try:
         for name, module in modules.items():
             _note_names(name, module, stand_ins)
@@ -143,7 +149,7 @@ def _swap(module: nn.Module, stand_ins: StandIns) -> None:
             value.update((key, stand_ins.of(each)) for key, each in tensors.items())
 
 
-class _Attributes:
+class Attributes:
     """What a module has: its attributes, and what is in those of them that are lists, dicts and sets."""
 
     def __init__(self, module: nn.Module):

@@ -8,20 +8,23 @@ alone. Events contain events, so a recording is a forest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
 from amp_lab.autocast.records import Phase, Source
 
 EventKind = Literal["autocast", "composite", "node", "engine", "kernel"]
+Runner = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Seen(NamedTuple):
     """A tensor. `maker` is the number of the kernel that made it or wrote into it last.
 
-    `identity` is its `id`: the same for one tensor that is seen several times while it lives.
+    `identity` is its `id`: the same for one tensor that is seen several times while it lives. `look` is what a
+    listener says about its numbers at that moment.
     """
 
     shape: tuple[int, ...]
@@ -29,6 +32,17 @@ class Seen(NamedTuple):
     name: str | None
     maker: int | None
     identity: int
+    look: Any = None
+
+
+class Listener(Protocol):
+    """Is told what a recording meets, with the tensors themselves."""
+
+    def look(self, tensor: torch.Tensor) -> Any:
+        """Return what is to be kept about a tensor's numbers; it must be hashable. Nothing is recorded meanwhile."""
+
+    def run(self, kernel: Kernel, work: Runner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a kernel: call `work` with its operator and its arguments, once, and return what that returns."""
 
 
 class Place(NamedTuple):

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from amp_lab.autocast.kernels.replacing import Kernel as Function
 from amp_lab.autocast.kernels.replacing import ReplacedKernels, kernels_in_force
-from amp_lab.autocast.recording.events import Event, EventKind, Kernel, Seen, SeenCast
+from amp_lab.autocast.recording.events import Event, EventKind, Kernel, Listener, Runner, Seen, SeenCast
 from amp_lab.autocast.recording.operators import (
     composites,
     innermost,
@@ -35,8 +35,6 @@ from amp_lab.autocast.recording.operators import (
 )
 from amp_lab.autocast.recording.places import Places
 
-Runner = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records kernels and events, while it is entered and between `watching` autocast.
@@ -48,6 +46,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         types: the classes of modules by path; "" is the model.
         lowered: which of autocast's operators it casts to its dtype: those whose casts it may have kept.
         run: runs an operator at the bottom: called with it, its arguments and its named arguments.
+        listener: is told about kernels and tensors.
     """
 
     def __init__(
@@ -58,11 +57,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         types: Mapping[str, str],
         lowered: Callable[[str], bool],
         run: Runner,
+        listener: Listener | None = None,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self.places = Places(paths, types, self.listening)
         self._autocast_on, self._names, self._lowered, self._run = autocast_on, names, lowered, run
+        self._listener = listener
         self._kernels: list[Kernel] = []
         self._open: list[Event] = []
         self._node: tuple[Any, Event] | None = None  # the node of autograd's graph that runs, and its event
@@ -89,11 +90,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Record nothing, for a while."""
-        self._paused = True
+        paused, self._paused = self._paused, True
         try:
             yield
         finally:
-            self._paused = False
+            self._paused = paused
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -169,7 +170,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             event.scalars = scalars(func, args, kwargs)
         self._kernels.append(kernel)
         try:
-            result = self._work(func, args, kwargs)
+            result = self._work(kernel, args, kwargs)
         except Exception as error:
             event.error = f"{type(error).__name__}: {error}"
             raise
@@ -180,10 +181,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             event.outputs = kernel.outputs
         return result
 
-    def _work(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _work(self, kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        func = kernel.operator
         if takes_functions(func):
             self.not_looked_into.add(overload(func))
             return func(*args, **kwargs)
+        if self._listener is not None:
+            return self._listener.run(kernel, self._run, args, kwargs)
         return self._run(func, args, kwargs)
 
     def _take_apart(self, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -267,8 +271,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = self._makers.get(id(tensor))
         maker = made[1] if made is not None and made[0]() is tensor else None
         return Seen(
-            tuple(map(int, tensor.shape)), tensor.dtype, self._names.get(id(tensor)), maker, id(tensor)
+            tuple(map(int, tensor.shape)),
+            tensor.dtype,
+            self._names.get(id(tensor)),
+            maker,
+            id(tensor),
+            self._look(tensor),
         )
+
+    def _look(self, tensor: torch.Tensor) -> Any:
+        if self._listener is None:
+            return None
+        with self.paused():
+            return self._listener.look(tensor)
 
     def _note_made(self, kernel: Kernel, results: tuple[torch.Tensor, ...]) -> None:
         for tensor in results:

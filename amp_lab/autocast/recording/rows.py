@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -28,7 +29,20 @@ _NAMES: Final = {
 }
 
 
-def rows(events: Iterable[Event], device: str, fate: Callable[[str], Fate]) -> tuple[Op, ...]:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row, with what was seen of the tensors that `op.inputs` and `op.outputs` tell of.
+
+    `kernels` are the numbers of its kernels, casts before them among them.
+    """
+
+    op: Op
+    inputs: tuple[Seen, ...]
+    outputs: tuple[Seen, ...]
+    kernels: tuple[int, ...]
+
+
+def rows(events: Iterable[Event], device: str, fate: Callable[[str], Fate]) -> tuple[Row, ...]:
     """Return what was recorded as rows, in order.
 
     Args:
@@ -40,7 +54,7 @@ def rows(events: Iterable[Event], device: str, fate: Callable[[str], Fate]) -> t
     for event in _row_events(events):
         table.add(event)
     table.close()
-    return tuple(table.ops)
+    return tuple(table.rows)
 
 
 def _row_events(events: Iterable[Event | Kernel]) -> Iterator[Event]:
@@ -74,7 +88,7 @@ class _Table:
     """Rows as they grow. An operator's number is known when those before it are, which it may refer to."""
 
     def __init__(self, device: str, fate: Callable[[str], Fate]):
-        self.ops: list[Op] = []
+        self.rows: list[Row] = []
         self._device, self._fate = device, fate
         self._row_of: dict[int, int] = {}  # kernel's number -> row
         self._casts: set[int] = set()  # kernels that are casts by autocast
@@ -119,17 +133,21 @@ class _Table:
 
     def _add(self, event: Event) -> None:
         kernels = event.kernels()
-        number = len(self.ops)
+        number = len(self.rows)
         self._row_of.update((kernel.number, number) for kernel in kernels)
         self._casts.update(kernel.number for kernel in kernels if kernel.is_cast)
         if event.kind in ("node", "engine"):
-            self.ops.append(self._of_node(event, kernels))
+            going_in, coming_out = _ends(event, kernels)
+            op = self._of_node(event, kernels, self._values(going_in), self._values(coming_out))
         else:
-            self.ops.append(self._of_operator(event, kernels))
+            going_in, coming_out = event.inputs, event.outputs
+            op = self._of_operator(event, kernels, self._values(going_in), self._values(coming_out))
+        self.rows.append(Row(op, going_in, coming_out, tuple(kernel.number for kernel in kernels)))
 
-    def _of_operator(self, event: Event, kernels: list[Kernel]) -> Op:
+    def _of_operator(
+        self, event: Event, kernels: list[Kernel], inputs: tuple[Value, ...], outputs: tuple[Value, ...]
+    ) -> Op:
         place = event.place
-        inputs, outputs = self._values(event.inputs), self._values(event.outputs)
         casts = tuple(Cast(inputs[cast.position], cast.dtype, cast.copied) for cast in event.casts)
         fate = self._fate_of(event)
         dtype = _computes_in(event, fate, outputs)
@@ -148,9 +166,9 @@ class _Table:
             reason = reasons.of_autocast(fate, self._device, inputs, casts, dtype, event.passed)
         forward = self._row_of.get(place.forward) if place.forward is not None else None
         backward = place.phase == "backward"
-        caller = self.ops[forward] if backward and forward is not None else place
+        caller = self.rows[forward].op if backward and forward is not None else place
         return Op(
-            number=len(self.ops),
+            number=len(self.rows),
             phase=place.phase,
             name=name,
             kernels=tuple(kernel.name for kernel in work),
@@ -177,15 +195,15 @@ class _Table:
             return None
         return self._fate(event.name) if event.kind == "autocast" else Fate.FOLLOWS
 
-    def _of_node(self, event: Event, kernels: list[Kernel]) -> Op:
+    def _of_node(
+        self, event: Event, kernels: list[Kernel], inputs: tuple[Value, ...], outputs: tuple[Value, ...]
+    ) -> Op:
         place = event.place
-        inputs, outputs = self._ends(event, kernels)
         row = self._row_of.get(place.forward) if place.forward is not None else None
-        forward = self.ops[row] if row is not None else None
+        forward = self.rows[row].op if row is not None else None
         if event.name == _ACCUMULATION_NODE:
             forward, row, name = None, None, ACCUMULATION
-            variable = self._values(event.inputs)[0]
-            inputs = (variable, *inputs)
+            variable = inputs[0]
             reason = reasons.of_accumulation(variable.name, variable.dtype)
         elif event.name == _CAST_NODE and forward is not None and place.forward in self._casts:
             name, reason = "to", reasons.of_cast_backward(forward.name, inputs, outputs)
@@ -199,7 +217,7 @@ class _Table:
             reason = reasons.of_backward(name, inputs, outputs)
         caller = forward or place
         return Op(
-            number=len(self.ops),
+            number=len(self.rows),
             phase="backward",
             name=name,
             kernels=tuple(kernel.name for kernel in kernels),
@@ -220,23 +238,23 @@ class _Table:
             view=all(kernel.is_view for kernel in kernels) and not event.error,
         )
 
-    def _ends(self, event: Event, kernels: list[Kernel]) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-        """Return what goes into an event that is known by its kernels alone, and what comes out of it."""
-        inside = {kernel.number for kernel in kernels}
-        used = {each.maker for kernel in kernels for each in kernel.inputs if each.maker in inside}
-        # A tensor that several of its kernels read is one input.
-        going_in = dict.fromkeys(
-            each for kernel in kernels for each in kernel.inputs if each.maker not in inside
-        )
-        coming_out = [each for kernel in kernels if kernel.number not in used for each in kernel.outputs]
-        return self._values(going_in), self._values(coming_out)
-
     def _values(self, seen: Iterable[Seen]) -> tuple[Value, ...]:
         makers = self._row_of
         return tuple(
             Value(each.shape, each.dtype, each.name, None if each.maker is None else makers.get(each.maker))
             for each in seen
         )
+
+
+def _ends(event: Event, kernels: list[Kernel]) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
+    """Return what goes into an event that is known by its kernels alone, and what comes out of it."""
+    inside = {kernel.number for kernel in kernels}
+    used = {each.maker for kernel in kernels for each in kernel.inputs if each.maker in inside}
+    # A tensor that several of its kernels read is one input.
+    going_in = dict.fromkeys(each for kernel in kernels for each in kernel.inputs if each.maker not in inside)
+    coming_out = [each for kernel in kernels if kernel.number not in used for each in kernel.outputs]
+    variable = event.inputs if event.name == _ACCUMULATION_NODE else ()
+    return (*variable, *going_in), tuple(coming_out)
 
 
 def plain_name(overload: str) -> str:

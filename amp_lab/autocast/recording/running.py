@@ -18,12 +18,13 @@ from amp_lab.autocast.fates import Fate
 from amp_lab.autocast.kernels.casts import CUDNN_RNNS
 from amp_lab.autocast.policy import Policy
 from amp_lab.autocast.recording.borrowing import StandIns, borrowed, gradients_kept
+from amp_lab.autocast.recording.events import Listener
 from amp_lab.autocast.recording.fake_results import corrected
 from amp_lab.autocast.recording.places import call_model
 from amp_lab.autocast.recording.recorder import Recorder
 from amp_lab.autocast.recording.refusals import refusal
 from amp_lab.autocast.recording.regions import regions_followed
-from amp_lab.autocast.recording.rows import rows
+from amp_lab.autocast.recording.rows import Row, rows
 from amp_lab.autocast.recording.settings_kept import fake_errors_unlogged, random_states_kept, settings_kept
 from amp_lab.autocast.recording.training_steps import TrainingStepError, training_steps_refused
 from amp_lab.autocast.records import Op
@@ -46,6 +47,9 @@ class Task:
     device_type: str
     dtype: torch.dtype
     policy: Policy
+    region: bool = True  # False: `model` has regions of its own
+    gradient: float = 1.0  # that the backward pass starts with
+    scalar: bool = False  # `model` itself returns the loss
 
     def fate(self, name: str) -> Fate:
         """Return what autocast does with an operator ("softmax.int") here."""
@@ -61,10 +65,15 @@ class Task:
 class Outcome:
     """What came of a run."""
 
-    ops: tuple[Op, ...] = ()
+    rows: tuple[Row, ...] = ()
+    loss: torch.Tensor | None = None  # or what the model returned, if it is a tensor
     error: Exception | None = None
     refused: bool = False  # the error would be the same with numbers
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return tuple(row.op for row in self.rows)
 
     def run_fake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on FakeTensors, which does not look at dtypes: raise what the real one would raise."""
@@ -75,7 +84,7 @@ class Outcome:
         return corrected(func, args, func(*args, **kwargs))
 
 
-def run(task: Task, mode: Mode) -> Outcome:
+def run(task: Task, mode: Mode, listener: Listener | None = None) -> Outcome:
     """Run a task once, and leave everything as it was."""
     fake = FakeTensorMode(allow_non_fake_inputs=True) if mode == "fake" else None
     stand_ins = StandIns(fake)
@@ -87,6 +96,7 @@ def run(task: Task, mode: Mode) -> Outcome:
         types=task.types,
         lowered=lambda name: task.fate(name) is Fate.LOWER,
         run=outcome.run_fake if mode == "fake" else stand_ins.run_saved,
+        listener=listener,
     )
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
@@ -109,7 +119,7 @@ def run(task: Task, mode: Mode) -> Outcome:
             outcome.refused = outcome.refused or isinstance(error, TrainingStepError)
     outcome.notes += recorder.places.notes
     outcome.notes += [_not_looked_into(name) for name in sorted(recorder.not_looked_into)]
-    outcome.ops = rows(recorder.events, task.device_type, task.fate)
+    outcome.rows = rows(recorder.events, task.device_type, task.fate)
     return outcome
 
 
@@ -137,20 +147,48 @@ def _forward_and_backward(
         output = task.model(*inputs, **keywords)
         if isinstance(output, types.GeneratorType):
             output = list(output)
-        return output if task.loss is None else _checked_loss(task.loss(output))
+        if task.loss is not None:
+            output = task.loss(output)
+        return _checked_loss(output) if task.loss is not None or task.scalar else output
 
-    with torch.autocast(task.runs_on, task.dtype):
+    region = torch.autocast(task.runs_on, task.dtype) if task.region else contextlib.nullcontext()
+    with region:
         output = call_model(forward)
+    if isinstance(output, torch.Tensor):
+        with recorder.paused():
+            outcome.loss = output.detach()
     if not task.backward:
         return
     roots = list(differentiable(output))
     if not roots:
         outcome.notes.append(_no_backward())
         return
-    with recorder.paused():
-        gradients = [torch.ones_like(root) for root in roots]
+    roots, gradients = _scaled(roots, task.gradient, recorder, outcome)
     with gradients_kept(roots, stand_ins):
         call_model(lambda: torch.autograd.backward(roots, gradients))
+
+
+def _scaled(
+    roots: list[torch.Tensor], scale: float, recorder: Recorder, outcome: Outcome
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return what a backward pass starts from, and with which gradients, so that all are times `scale`.
+
+    A result whose dtype cannot hold that number is multiplied by it, as a loss scaler does; that is an operator then.
+    """
+    with recorder.paused():
+        gradients = [torch.full_like(root, scale) for root in roots]
+        if scale == 1.0 or all(bool((each.double() == scale).all()) for each in gradients):
+            return roots, gradients
+        outcome.notes.append(_not_held(roots[0].dtype, scale))
+        factors = [torch.full((), scale, dtype=torch.float32, device=root.device) for root in roots]
+    roots = call_model(lambda: [root * factor for root, factor in zip(roots, factors, strict=True)])
+    with recorder.paused():
+        return roots, [torch.ones_like(root) for root in roots]
+
+
+def _not_held(dtype: torch.dtype, gradient: float) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return f"the loss is {name}, which does not hold its own gradient, the loss scale {gradient:g}, exactly"
 
 
 def _checked_loss(loss: Any) -> torch.Tensor:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from itertools import islice
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import nn
@@ -161,3 +162,35 @@ def _each_once(values: list[Any]) -> list[Any]:
 def _said(value: object) -> str:
     name = type(value).__name__
     return f"the function {value.__name__}" if isinstance(value, FunctionType) else f"a {name}"
+
+
+def as_replay(value: Any) -> Callable[[], torch.Tensor] | None:
+    """Return the function that computes the loss of the batch at hand; None if none was given.
+
+    Raises:
+        TypeError: if it cannot be called, or is a model or a loss itself.
+    """
+    if value is None:
+        return None
+    if not callable(value) or isinstance(value, type | nn.Module):
+        raise TypeError(
+            f"replay: a function without arguments that returns the unscaled loss of the batch at hand, not "
+            f"{_said(value)}: replay=lambda: loss_of(x, y)"
+        )
+    return cast("Callable[[], torch.Tensor]", value)
+
+
+def as_min_scale(value: Any) -> float | None:
+    """Return the loss scale below which the loop is stopped; None for never.
+
+    Raises:
+        TypeError: if it is no number.
+        ValueError: if it is not above 0 and finite.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"min_scale: a loss scale, such as 2.0**-24, or None for never, not {_said(value)}")
+    if not 0 < value < math.inf:
+        raise ValueError(f"min_scale: a number above 0, such as 2.0**-24, or None for never, not {value!r}")
+    return float(value)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
+from amp_lab.watching.recording.collapsing import ScaleCollapsed
 from amp_lab.watching.recording.known import MOST
 from amp_lab.watching.recording.patches import Around, Patches
 from amp_lab.watching.recording.threads import Here
@@ -66,6 +67,8 @@ class Calls:
             inside.discard(what)
             try:
                 after(result, None)
+            except ScaleCollapsed:  # which is meant for the loop
+                raise
             except Exception as error:
                 self.failed(what, error)
             return result

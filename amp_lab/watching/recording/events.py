@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from amp_lab.autocast.records import Source
 from amp_lab.watching.recording.later import Later
+
+if TYPE_CHECKING:
+    from amp_lab.watching.replaying.report import OverflowReport
 
 
 class Gradients(enum.Enum):
@@ -206,6 +209,29 @@ class Stepped(Event):
     with_gradient: int = 0
     rates: tuple[float, ...] = ()  # learning rate of each group
     raised: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadGradients(Event):
+    """A step was skipped, and these gradients of the optimizer hold infinity or NaN. Noted where the host knows of it.
+
+    `which`: the names of the first of their parameters, at most four. `bad` is how many there are, `of` those that
+    have a gradient. `place`: which of them, in the optimizer's order; infinity that begins in one layer of a backward
+    pass goes on to all layers before it ("first").
+    """
+
+    optimizer: int
+    which: tuple[str, ...]
+    bad: int
+    of: int
+    place: Literal["all", "first", "last", "some"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed(Event):
+    """A batch that was not finite was run again, and this came of it. `where` is the line to blame, if there is one."""
+
+    report: OverflowReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

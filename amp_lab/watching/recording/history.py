@@ -45,6 +45,7 @@ _TELLS: Final[dict[type[Event], tuple[str, ...]]] = {
     kinds.StateLoaded: ("of", "index", "empty", "raised"),
     kinds.Saved: ("has", "state"),
     kinds.Noticed: ("what",),
+    kinds.BadGradients: ("optimizer",),
 }
 
 _TOLD: Final = {kind: itemgetter(*names) for kind, names in _TELLS.items()}
@@ -61,6 +62,7 @@ class Step:
     number: int
     noted: list[Noted] = field(default_factory=list)
     whole: bool = True
+    is_told: bool = False  # something was found out about it that is not found out again
 
     def course(self) -> int:
         """Return a number that is another one for a step that went another way."""
@@ -121,7 +123,8 @@ class History:
         self._number += 1
         fields["number"] = self._number
         self.counts[kind.__name__] += 1
-        if len(self._now.noted) < MOST_IN_A_STEP:
+        self._now.is_told |= kind is kinds.Replayed
+        if len(self._now.noted) < MOST_IN_A_STEP or kind is kinds.Replayed:
             self._now.noted.append((kind, fields))
         else:
             self._now.whole = False
@@ -207,7 +210,9 @@ class History:
         if is_new:
             self._courses[course] += 1
         fits = self._in_kept + len(step.noted) <= MOST_EVENTS // 2
-        return fits and (step.number <= FIRST_STEPS or (is_new and self._courses[course] <= OF_EACH))
+        return step.is_told or (
+            fits and (step.number <= FIRST_STEPS or (is_new and self._courses[course] <= OF_EACH))
+        )
 
     def steps(self) -> list[Step]:
         """Return the steps that were kept, in order, with the one that runs."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +42,18 @@ class CloserLooks:
             self._recorder.quietly("looks", looks.stop)
             self._looks = None
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let no look see what is called in here."""
+        looks = self._looks
+        if looks is not None:
+            looks.listen(False)
+        try:
+            yield
+        finally:
+            if looks is not None:
+                looks.listen(True)
+
     def tell(self, name: str, *args: Any) -> None:
         """Tell the looks what happens, in the main thread only. `name` is a method of `Looks`."""
         looks = self._looks
@@ -59,6 +72,7 @@ class Host:
         self._recorder = recorder
         self.models: Sequence[nn.Module] = recorder.models
         self.optimizers: Sequence[Any] = recorder.optimizers
+        self.samples = recorder.samples
 
     @property
     def compiled(self) -> bool:

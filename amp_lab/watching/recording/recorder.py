@@ -5,8 +5,9 @@ The modules in `noting/` know which calls there are, and what each of them tells
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,14 +16,17 @@ from torch import nn
 from amp_lab.autocast.records import Source
 from amp_lab.watching.recording import setup
 from amp_lab.watching.recording.calls import After, Calls, Noting, nothing_after
+from amp_lab.watching.recording.collapsing import Collapsing
 from amp_lab.watching.recording.events import Event, Raised, Scheduled, ZeroGrad
 from amp_lab.watching.recording.history import History
 from amp_lab.watching.recording.host import CloserLooks
 from amp_lab.watching.recording.noting import all_of
+from amp_lab.watching.recording.replaying import Replaying
 from amp_lab.watching.recording.run import ModelFacts, Run
 from amp_lab.watching.recording.scaled import ScaledLosses
 from amp_lab.watching.recording.threads import Here
 from amp_lab.watching.recording.watched import Watched
+from amp_lab.watching.underflow.sample import Samples
 
 __all__ = ["After", "Noting", "Recorder", "nothing_after"]
 
@@ -40,10 +44,14 @@ class Recorder(Watched, Calls):
         optimizers: Sequence[Any],
         given: Sequence[Any],
         schedulers: Sequence[Any],
+        replay: Callable[[], torch.Tensor] | None = None,
+        min_scale: float | None = None,
     ) -> None:
         Calls.__init__(self)
         Watched.__init__(self, models, optimizers, given, schedulers)
         self.history, self.scaled = History(), ScaledLosses()
+        self.collapsing = Collapsing(min_scale)
+        self.replaying = None if replay is None else Replaying(replay)
         self.backwards = 0  # that run now, in all threads
         self.fresh = False  # a watched model was called in the step that runs
         self.skipped = False  # an optimizer was skipped in the step that runs, or has just ended
@@ -56,6 +64,7 @@ class Recorder(Watched, Calls):
         self._device_type = (
             setup.with_autocast(self._facts_of_models[0].device_type) if self.models else "cpu"
         )
+        self.samples = Samples()
         self._looks = CloserLooks(self)
         self.look = self._looks.tell
 
@@ -86,6 +95,16 @@ class Recorder(Watched, Calls):
     def take_off(self) -> None:
         self._looks.stop()
         super().take_off()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Note nothing of what is called in here: it is the watch's own."""
+        listening, self.listening = self.listening, False
+        try:
+            with self._looks.paused():
+                yield
+        finally:
+            self.listening = listening
 
     def runs_here(self) -> bool:
         """Return whether this thread runs the watched loop: in another, gradients must not be read.
@@ -249,6 +268,7 @@ class Recorder(Watched, Calls):
                 skips=tuple(self.history.skips()),
                 counts=dict(self.history.counts),
                 notes=tuple(self.notes),
+                underflow=tuple(self.samples),
             )
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 
 from amp_lab.watching.recording.events import Event
+from amp_lab.watching.underflow.sample import Sample
 
 E = TypeVar("E", bound=Event)
 
@@ -83,6 +84,7 @@ class Run:
     skips: Sequence[int] = ()  # the steps in which an optimizer was skipped; all of them, up to a bound
     counts: dict[str, int] = field(default_factory=dict)  # of every event, kept or not, by its class's name
     notes: Sequence[str] = ()  # what could not be watched
+    underflow: Sequence[Sample] = ()  # of gradients that FP16 rounded
 
     def of(self, *kinds: type[E]) -> Iterator[E]:
         """Yield the events of these kinds."""

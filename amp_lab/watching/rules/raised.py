@@ -8,6 +8,7 @@ from typing import Final
 
 from amp_lab.autocast.errors import AMP_LAB, UNKNOWN, Explanation, explain
 from amp_lab.autocast.messages.unrelated import NOT_PRECISION
+from amp_lab.watching.recording.collapsing import ScaleCollapsed
 from amp_lab.watching.recording.events import Raised
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
@@ -45,8 +46,8 @@ def raised(run: Run) -> Iterator[Finding]:
 
 def of(event: Raised) -> Explanation | None:
     """Return what amp_lab knows about an exception; None if it has nothing to do with mixed precision."""
-    if event.explained in ("", UNKNOWN, NOT_PRECISION):
-        return None
+    if event.explained in ("", UNKNOWN, NOT_PRECISION) or event.kind == ScaleCollapsed.__name__:
+        return None  # the watch has stopped the loop itself: other findings say why
     explanation = explain(f"{event.kind}: {event.message}")
     if explanation.known and explanation.id != AMP_LAB:
         return explanation

@@ -688,6 +688,107 @@ READ = Exercise(
         "skipped steps: the schedule. And some skips are only the scaler at work."
     ),
 )
+FIND = Exercise(
+    id="7.9",
+    title="Find the overflow",
+    minutes=10,
+    function="where_it_breaks",
+    hints=(
+        "Three questions, batch by batch. Does a scale of 1 or more make it finite? Then the scaler gets there by itself, and the batch is passed over. "
+        "If not: in which operator of which module does the first infinity or NaN begin, on the way forward or back? And is there any scale at all that helps?",
+        "`find_overflow(model, loss_fn, batch, device_type=...)` answers all three. Its `.ok` is true where nothing overflows; `.module` and `.phase` say where it "
+        "begins; `.scale` is the largest scale that cures, or None. A report that is not `.ok` may still be of a healthy batch.",
+        "Loop over `enumerate(batches)`; keep the report of each batch. Go on to the next if it is `.ok`, or if its `.scale` is a number and at least 1. Otherwise return the "
+        "number, and three attributes of the report, in the order of the docstring. After the loop there is nothing to return.",
+    ),
+    diagnoses={
+        "stops-at-scale": Diagnosis(
+            "{call} stops at batch {got}. Its gradients overflow at 2^16, and are finite at {cure}: a scaler is there after a few skipped steps, and nothing in the model is "
+            "at fault. Such a batch is to be passed over.",
+            hint=1,
+        ),
+        "blames-healthy": Diagnosis(
+            "{call} stops at batch {got}, whose loss and gradients are finite at every scale up to {cure}. Batches are numbered from 0.",
+            hint=1,
+        ),
+        "passes-over": Diagnosis(
+            "{call} returned {got}: it has passed over batch {number}, which is not finite at a scale of 1, or of 2, or of any larger one. Look at its {phase} pass.",
+            hint=2,
+        ),
+        "looks-at-loss": Diagnosis(
+            "{call} stops at batch {got}, whose loss is {loss}. An earlier one breaks as well, with a loss of {earlier}: what is finite on the way forward can be infinite on the "
+            "way back.",
+            hint=1,
+        ),
+        "later-batch": Diagnosis(
+            "{call} stops at batch {got}, which breaks; so does an earlier one, in its {phase} pass, and the first was asked for.",
+            hint=1,
+        ),
+        "other-phase": Diagnosis(
+            "{call}: of batch {number} you say {got}. Its loss is {loss}, at every scale: is what comes before the loss at fault, or what comes after it?",
+            hint=1,
+        ),
+        "no-such-module": Diagnosis(
+            "{call}: for batch {number} you name {got}, and the model has no module of this name. A path is asked for, as `model.named_modules()` gives it, such as {example}.",
+            hint=2,
+        ),
+        "first-to-end": Diagnosis(
+            "{call}: for batch {number} you name {got}. It is the first module that *ends* with a result that is not finite, which is what forward hooks tell. But it has been given NaN: "
+            "the operator that made it stands in the `forward` of another module, which ends later.",
+            hint=2,
+        ),
+        "first-bad-gradient": Diagnosis(
+            "{call}: for batch {number} you name {got}. The gradients of its parameters are not finite, nor are those of {count} parameters in all: from where it begins, infinity is handed on "
+            "to all that the backward pass comes to later. Where is it made of finite numbers?",
+            hint=2,
+        ),
+        "other-module": Diagnosis(
+            "{call}: for batch {number} you name {got}, which is not where the first infinity or NaN is made of finite numbers.",
+            hint=2,
+        ),
+        "no-cure-forward": Diagnosis(
+            "{call}: for batch {number} you say that a scale of {got} cures it. With it the loss is {loss}, as without: it is computed before the scale is multiplied in.",
+            hint=1,
+        ),
+        "no-cure-backward": Diagnosis(
+            "{call}: for batch {number} you say that a scale of {got} cures it. With it, the gradients of {count} parameters are not finite. The first NaN is no number that was too large: "
+            "0 times infinity stays NaN at every scale, and in FP32.",
+            hint=1,
+        ),
+        "gives-up": Diagnosis(
+            "{call}: for batch {number} you say {got}, that no scale cures it. Its loss is finite and its gradients are numbers, only too large ones: a scale below 1 makes them smaller.",
+            hint=1,
+        ),
+        "too-large": Diagnosis(
+            "{call}: for batch {number} you say {got}. At that scale the gradients of {count} parameters are not finite.",
+            hint=2,
+        ),
+        "not-largest": Diagnosis(
+            "{call}: for batch {number} you say {got}. At that scale it is finite; but it is not the largest power of two of which that is true.",
+            hint=2,
+        ),
+        "not-four": Diagnosis(
+            "{call} returned {got}, which has {length} parts. Four are asked for: number, module, phase, scale."
+        ),
+        "no-such-batch": Diagnosis(
+            "{call} gives {got} as the number of a batch; they are numbered from 0 to {last}."
+        ),
+        "no-such-phase": Diagnosis(
+            '{call} gives {got} as the phase; it is "forward" or "backward", in quotes.'
+        ),
+        "no-such-scale": Diagnosis(
+            "{call} gives {got} as the scale; a number is asked for, or None where no scale cures."
+        ),
+        "model-changed": Diagnosis(
+            "{call} left {got} behind in the model. To look for a fault must not train, nor leave anything that the loop would find."
+        ),
+    },
+    why=(
+        "Four kinds of batch, one after the other. Finite at some scale of 1 or more: the scaler's daily business. True gradients beyond 65504: a scale below 1 cures it, though the "
+        "cause is in the loss or in the data. Infinite on the way forward: no scale reaches it. NaN on the way back, from a derivative that does not exist: no scale, and no FP32 either. "
+        "The phase says where to look, the scale whether it is about range at all, and the operator what to change."
+    ),
+)
 EXERCISES = (STEP, CLIP, ACCUMULATE, SHARE, SCHEDULE, PENALTY, RESUME, READ)
 
 LESSON = Lesson(

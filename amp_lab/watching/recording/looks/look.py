@@ -12,6 +12,7 @@ from torch import nn
 from amp_lab.autocast.records import Source
 from amp_lab.watching.recording.events import Event, Gradients, ZeroGrad
 from amp_lab.watching.recording.later import Later
+from amp_lab.watching.underflow.sample import Samples
 
 
 class Host(Protocol):
@@ -19,6 +20,7 @@ class Host(Protocol):
 
     models: Sequence[nn.Module]
     optimizers: Sequence[Any]
+    samples: Samples
 
     @property
     def compiled(self) -> bool:
@@ -59,7 +61,8 @@ class Bench:
 
     def __init__(self, host: Host):
         self._host = host
-        self.optimizers = host.optimizers
+        self.models, self.optimizers = host.models, host.optimizers
+        self.samples = host.samples
         self.listening = True
 
     @property

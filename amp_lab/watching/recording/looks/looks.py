@@ -11,11 +11,13 @@ from amp_lab.watching.recording.looks.data import Data
 from amp_lab.watching.recording.looks.gradients import SampledGradients
 from amp_lab.watching.recording.looks.look import Bench, Host, Look
 from amp_lab.watching.recording.looks.operators import Operators
+from amp_lab.watching.recording.looks.underflow import SampledUnderflow
 from amp_lab.watching.recording.looks.variables import Variables
 
 _KINDS: Final[tuple[type[Look], ...]] = (
     Operators,
     SampledGradients,
+    SampledUnderflow,
     Variables,
     Data,
     Anomaly,
@@ -60,6 +62,10 @@ class Looks:
     def stop(self) -> None:
         self._tell("stop")
         self._bench.listening = False
+
+    def listen(self, on: bool) -> None:
+        """Whether what is called from now on is the loop's own."""
+        self._bench.listening = on
 
     def forward(self) -> None:
         self._turn()

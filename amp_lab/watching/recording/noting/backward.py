@@ -11,6 +11,7 @@ from amp_lab.watching.recording.events import Backward
 from amp_lab.watching.recording.noting.tensors import tensors_in
 from amp_lab.watching.recording.numbers import finite
 from amp_lab.watching.recording.recorder import Noting, Recorder
+from amp_lab.watching.recording.replaying import without_scaler
 from amp_lab.watching.recording.scaled import NOT_MADE, Making, ScaledLoss, making
 
 
@@ -44,6 +45,9 @@ def backward(recorder: Recorder, tensors: Any, *args: Any, **kwargs: Any) -> Not
             recorder.states.add_gradients(optimizer, None if scaled is None else scaled.factor)
         _note(recorder, "backward", losses, origin, create, before, touched, error)
         recorder.look("after_backward")
+        if recorder.replaying is not None and error is None:
+            plain = scaled is None and not seeds and without_scaler(recorder)
+            recorder.replaying.went_back(recorder, (lambda: finite(losses).value) if plain else None)
 
     return after
 

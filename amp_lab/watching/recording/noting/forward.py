@@ -60,6 +60,8 @@ class _Watched:
                 recorder.opens()
                 recorder.called_here()
                 recorder.fresh = True
+                if recorder.replaying is not None:
+                    recorder.replaying.begins_forward()
                 recorder.look("forward")
             recorder.here.passing.append(Passing(self._number, sys.exc_info()[1]))
         except Exception as error:

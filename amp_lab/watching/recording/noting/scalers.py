@@ -21,6 +21,7 @@ from amp_lab.watching.recording.events import (
     Updated,
 )
 from amp_lab.watching.recording.later import Later
+from amp_lab.watching.recording.noting.bad_gradients import note_bad_gradients
 from amp_lab.watching.recording.noting.tensors import tensors_in
 from amp_lab.watching.recording.numbers import finite, later, number, rates
 from amp_lab.watching.recording.patches import defining, with_subclasses
@@ -182,10 +183,21 @@ def step(recorder: Recorder, scaler: Any, optimizer: Any, *args: Any, **kwargs: 
             **fields,
         )
         recorder.look("after_step", index)
+        if works:
+            _note_skip(recorder, scaler, index, skipped)
         if recorder.steps.ended:
             recorder.end_step()
 
     return after
+
+
+def _note_skip(recorder: Recorder, scaler: Any, optimizer: int, skipped: float | torch.Tensor) -> None:
+    """Look closer at a step that was skipped, where the host knows that it was."""
+    recorder.collapsing.stepped(recorder.scaler(scaler), skipped)
+    if not isinstance(skipped, torch.Tensor) and skipped > 0:
+        recorder.quietly("gradients", note_bad_gradients, recorder, optimizer)
+    if recorder.replaying is not None:
+        recorder.replaying.stepped(recorder, scaler, skipped)
 
 
 def about_step(recorder: Recorder, index: int, optimizer: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -236,6 +248,8 @@ def update(recorder: Recorder, scaler: Any, *args: Any, **kwargs: Any) -> Noting
         if error is None and not recorder.steps.ended:
             recorder.steps.end()
             recorder.end_step()
+        if error is None and scalers.is_enabled(scaler):
+            recorder.collapsing.updated(recorder, index, now)
 
     return after
 

@@ -98,6 +98,7 @@ def _by_default(region: RegionEntered | None) -> str:
     "fp16-without-scaler",
     Severity.RISK,
     title="FP16 without a loss scale",
+    explains=("gradients-underflow",),
 )
 def fp16_without_scaler(run: Run) -> Iterator[Finding]:
     """The forward pass runs in FP16, and backward() begins with a loss that is not scaled.

@@ -11,6 +11,7 @@ from typing import Final
 
 from amp_lab.watching.recording.events import Backward, Event, Scaled
 from amp_lab.watching.recording.run import Run
+from amp_lab.watching.rules.bad_gradients import bad_in_words, evidence, first_bad
 from amp_lab.watching.rules.order import line_of, live
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.rules.steps import (
@@ -76,7 +77,7 @@ def loss_not_finite(run: Run) -> Iterator[Finding]:
     yield Finding(
         f"The loss was infinite or NaN before it was scaled in {in_steps(steps)}: {_what_followed(run, bad)}.",
         tuple(bad),
-        {"steps with such a loss": len(steps)},
+        {"steps with such a loss": len(steps), **evidence(run, steps)},
         Fix(
             bad[0],
             say=f"Look at the batch of step {steps[0]:,} and at what the model makes of it: run it once more in FP32 "
@@ -162,7 +163,12 @@ def scale_collapse(run: Run) -> Iterator[Finding]:
             f"Every step from {start:,} on was skipped, {in_a_row:,} in a row, and the loss scale sank from "
             f"{in_words(before)} to {in_words(last.after)}: {_why_it_sinks(run, scaler, end)}.",
             evidence_of(end),
-            {"skipped in a row": in_a_row, "scale before": before, "scale at the end": last.after},
+            {
+                "skipped in a row": in_a_row,
+                "scale before": before,
+                "scale at the end": last.after,
+                **evidence(run, steps_of(turn.event for turn in end)),
+            },
             Fix(
                 last.event,
                 say="Find what makes the gradients infinite or NaN, and let the run stop where it learns nothing any "
@@ -198,7 +204,12 @@ def _why_it_sinks(run: Run, scaler: int, end: Sequence[Turn]) -> str:
     steps = set(steps_of(turn.event for turn in end))
     losses = [event for event in run.of(Scaled) if event.scaler == scaler and event.step in steps]
     if losses and all(read(event.finite) is True for event in losses):
-        return "the loss was finite each time and no smaller scale helped, so it is the gradients that are not finite"
+        bad = first_bad(run, steps)
+        which = "" if bad is None else f", {bad_in_words(bad)}"
+        return (
+            "the loss was finite each time and no smaller scale helped, so it is the gradients that are not finite"
+            f"{which}"
+        )
     return "no smaller scale helped, so the scale is not the cause"
 
 
@@ -236,11 +247,13 @@ def every_step_skipped(run: Run) -> Iterator[Finding]:
     if any(True for _ in scale_collapse(run)):
         return
     first, last = read(every[0].scale), read(every[-1].scale)
+    bad = first_bad(run, steps)
+    which = "" if bad is None else f", {bad_in_words(bad)},"
     yield Finding(
-        f"Not one of {counted(run.steps, 'step')} was taken: the gradients overflowed at a loss scale of "
+        f"Not one of {counted(run.steps, 'step')} was taken: the gradients{which} overflowed at a loss scale of "
         f"{in_words(first)} in step {steps[0]:,} and at {in_words(last)} in step {steps[-1]:,}.",
         tuple(every),
-        {"first scale": first, "last scale": last},
+        {"first scale": first, "last scale": last, **evidence(run, steps)},
         Fix(
             every[0],
             say="Compare the gradients with those of a step in FP32, without a scale: are they finite there?",

@@ -55,7 +55,7 @@ def one_weight_is_nan(watch):
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     scaler = GradScaler("cpu")
     data = regression(4)
-    with watch(net, opt, scaler):
+    with watch(net, opt, scaler, min_scale=None):  # on to 0
         for epoch in range(50):
             for x, y in data:
                 opt.zero_grad()

@@ -1,0 +1,106 @@
+"""The loss: not finite, or flat."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import Final
+
+from amp_lab.watching.logs.finding import Finding
+from amp_lab.watching.logs.numbers import in_words
+from amp_lab.watching.logs.runs import Run, skips
+
+_FEWEST: Final = 10  # rows, to call a loss flat
+_TINY_NORM: Final = 1e-6
+
+
+def loss_not_finite(run: Run) -> Finding | None:
+    """The loss is NaN or infinite in some rows: before the gradients are, or after."""
+    losses = run.known("loss")
+    bad = [i for i, loss in losses if not math.isfinite(loss)]
+    if not bad:
+        return None
+    first = bad[0]
+    since = [i for i, _ in losses if i >= first]
+    lasting = len(bad) == len(since) and len(bad) > 1
+    count = (
+        f"the loss is not finite in {len(bad)} of {len(losses)} rows, first {in_words(run.rows[first].loss)}"
+    )
+    before = [i for i in skips(run) if i < first]
+    near = [i for i in before if run.rows[first].step - run.rows[i].step <= max(2.0, run.gap)]
+    evidence = [f"{count} at {run.at(first)}"]
+    if lasting and not _scaled(run, since):
+        evidence.append("it never becomes finite again")
+        said = (
+            "the weights are not finite: a step was taken with gradients that were not finite, which a GradScaler "
+            "would have skipped"
+        )
+        what = "Use a GradScaler with FP16, check that `scaler.step(optimizer)` is called and not `optimizer.step()`."
+    elif near:
+        evidence.append(f"the gradients were not finite before, at {run.at(near[0])}")
+        said = "the gradients were not finite first: the step before may have been taken in spite of that"
+        what = f"Check that no step is taken at {run.at(near[0])}, and"
+    else:
+        evidence.append(
+            "no step just before it was skipped" if run.has & {"scale", "norm", "skipped"} else ""
+        )
+        said = "the forward pass overflows with this batch, or its data has NaN"
+        what = "No scale cures that:"
+    return Finding(
+        "loss-not-finite",
+        "probable" if len(bad) > 1 else "possible",
+        f"The loss is {in_words(run.rows[first].loss)} at {run.at(first)}; probably {said}.",
+        tuple(filter(None, evidence)),
+        f"{what} Run `amp_lab.find_overflow` on the batch of {run.at(first)}.",
+    )
+
+
+def _scaled(run: Run, rows: list[int]) -> bool:
+    """Whether a scaler halves its scale in these rows: then it does skip their steps."""
+    scales = [run.rows[i].scale for i in rows]
+    known = [scale for scale in scales if scale is not None]
+    return len(set(known)) > 1
+
+
+def loss_flat(run: Run) -> Finding | None:
+    """The loss does not move from the start, and the norms are 0 or next to it: gradients underflow."""
+    losses = [loss for _, loss in run.known("loss") if math.isfinite(loss)]
+    norms = [norm for _, norm in run.known("norm") if math.isfinite(norm)]
+    zeros = sum(norm == 0 for norm in norms)
+    learns = zeros < 0.9 * len(norms) and losses and _moves(losses)  # without gradients the batches move it
+    if len(norms) < _FEWEST or learns:
+        return None
+    tiny = sum(norm < _TINY_NORM for norm in norms)
+    if tiny < 0.8 * len(norms):
+        return None
+    scales = {scale for _, scale in run.known("scale")}
+    unscaled = not scales or max(scales) <= 16
+    evidence = [f"the norm is 0 in {zeros} and below {_TINY_NORM:g} in {tiny} of {len(norms)} rows"]
+    if losses:
+        evidence.append(
+            f"the loss goes from {in_words(losses[0])} to {in_words(losses[-1])} in {len(losses)} rows"
+        )
+    if scales:
+        evidence.append(f"the scale is {in_words(min(scales))} to {in_words(max(scales))}")
+    cause = (
+        "FP16 makes such small gradients 0 unless the loss is scaled, and it is not scaled here, or hardly"
+        if unscaled
+        else "with a scale so large that is hardly underflow: the loss may be cut from the weights (detach, no_grad, "
+        "frozen layers)"
+    )
+    return Finding(
+        "loss-flat",
+        "probable" if unscaled and zeros >= 0.5 * len(norms) else "possible",
+        f"Nothing is learnt from the start: the gradients are {'0' if zeros == len(norms) else 'next to 0'}; {cause}.",
+        tuple(evidence),
+        "Scale the loss with `torch.amp.GradScaler`, and count what becomes 0 with `amp_lab.gradient_report(model)`.",
+        frozenset({"norm-at-limit"}),
+    )
+
+
+def _moves(losses: list[float]) -> bool:
+    """Whether the last fifth lies apart from the first by more than the loss varies within them."""
+    part = max(len(losses) // 5, 2)
+    first, last = losses[:part], losses[-part:]
+    spread = max(max(first) - min(first), max(last) - min(last), 1e-3 * abs(median(first)))
+    return abs(median(last) - median(first)) > spread

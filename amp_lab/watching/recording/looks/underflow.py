@@ -1,0 +1,88 @@
+"""Samples of what FP16 made zero, between backward and what uses the gradients: in the first steps, and each 32nd.
+
+Nothing is read here: a sample is a handful of numbers for each module, which stay on their device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import nn
+
+from amp_lab.watching.recording.events import Gradients
+from amp_lab.watching.recording.looks.calls import is_plain
+from amp_lab.watching.recording.looks.look import Bench, Look
+from amp_lab.watching.underflow.sample import take
+
+_FIRST_STEPS: Final = 3
+_EACH: Final = 32
+_AS_FP16_SAW_THEM: Final = (Gradients.TRUE, Gradients.SCALED)
+
+
+class SampledUnderflow(Look):
+    """Adds to the run's `Samples`, in a loop that uses FP16 autocast.
+
+    Where a step has several backward passes, what the last one left counts.
+    """
+
+    def __init__(self, bench: Bench):
+        super().__init__(bench)
+        self._on, self._half = True, False
+        self._names: dict[int, str] = {}
+
+    def begin_step(self, step: int) -> None:
+        self._on, self._half = step <= _FIRST_STEPS or step % _EACH == 0, False
+
+    def forward(self) -> None:
+        if self._on and not self._half:
+            self._half = any(
+                torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
+                for kind in ("cuda", "cpu")
+            )
+
+    def after_backward(self) -> None:
+        if not self._on or not self._half:
+            return
+        states = [self.bench.state(number) for number in range(len(self.bench.optimizers))]
+        gradients = self._gradients([state in _AS_FP16_SAW_THEM for state in states])
+        if gradients:
+            scale = self.bench.scale() if Gradients.SCALED in states else None
+            self.bench.samples.add(take(self.bench.step, gradients, scale))
+
+    def stop(self) -> None:
+        self._names.clear()
+
+    def _gradients(self, usable: Sequence[bool]) -> dict[str, list[torch.Tensor]]:
+        """Return the gradients of each module, in the model's order, where FP16's numbers are still what they were."""
+        parameters = {
+            id(each): each
+            for number, is_usable in enumerate(usable)
+            if is_usable
+            for each in self.bench.parameters(number)
+        }
+        if any(each not in self._names for each in parameters):
+            self._names = module_names(self.bench.models)
+        found: dict[str, list[torch.Tensor]] = {}
+        for each, module in self._names.items():
+            gradient = parameters[each].grad if each in parameters else None
+            if (
+                gradient is not None
+                and is_plain(gradient)
+                and gradient.is_floating_point()
+                and gradient.numel()
+            ):
+                found.setdefault(module, []).append(gradient)
+        return found
+
+
+def module_names(models: Sequence[nn.Module]) -> dict[int, str]:
+    """Return for each parameter, by its id, the path of the module that holds it: "layers.2.linear1"."""
+    names: dict[int, str] = {}
+    for number, model in enumerate(models):
+        for path, module in model.named_modules():
+            name = path.replace("_orig_mod.", "").removesuffix("_orig_mod") or type(module).__name__
+            for parameter in module.parameters(recurse=False):
+                names.setdefault(id(parameter), f"model {number + 1}: {name}" if len(models) > 1 else name)
+    return names

@@ -1,0 +1,160 @@
+"""Run a batch again that has overflowed, while it is at hand, and note where that began: `watch(..., replay=f)`."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import os
+import random
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from amp_lab.autocast.recording.settings_kept import random_states_kept
+from amp_lab.autocast.records import Source
+from amp_lab.watching.recording import scalers
+from amp_lab.watching.recording.events import Replayed
+
+if TYPE_CHECKING:
+    from amp_lab.watching.recording.recorder import Recorder
+    from amp_lab.watching.replaying.report import OverflowReport
+
+MOST_CHEAP: Final = 16  # in a run
+MOST_FULL: Final = 3
+_LOWER: Final = 2.0**8  # a scale that is this much smaller cures a scale that was merely too large
+
+
+class Replaying:
+    """Knows the closure that computes the loss of the batch at hand, and when to call it.
+
+    A batch runs again with the random numbers of its first time: those before the first forward pass since the last
+    backward pass are kept. (Of micro-batches, the one at hand is the last.)
+    """
+
+    def __init__(self, closure: Callable[[], torch.Tensor]) -> None:
+        self._closure = closure
+        self.reports: list[OverflowReport] = []
+        self._cheap, self._full = 0, 0
+        self._step = 0  # that was run again last
+        self._went_back = True
+        self._random: RandomNumbers | None = None
+
+    # -- what the loop does
+
+    def begins_forward(self) -> None:
+        """A watched model is called."""
+        if self._went_back:
+            self._went_back, self._random = False, RandomNumbers()
+
+    def went_back(self, recorder: Recorder, loss_is_finite: Callable[[], bool] | None) -> None:
+        """A backward pass has run. For the loss of a loop without a scaler: whether it is finite; a GPU is asked."""
+        self._went_back = True
+        if loss_is_finite is not None and self._is_due(recorder) and not loss_is_finite():
+            self._run_again(recorder, None)
+
+    def stepped(self, recorder: Recorder, scaler: Any, skipped: float | torch.Tensor) -> None:
+        """A scaler was asked for a step. (Only a fused optimizer's is unknown to the host, if it is on a GPU.)"""
+        if self._is_due(recorder) and float(skipped) > 0:
+            self._run_again(recorder, float(recorder.scale_of(scaler)))
+
+    # -- running again
+
+    def _is_due(self, recorder: Recorder) -> bool:
+        left = self._full < MOST_FULL and self._cheap < MOST_CHEAP
+        return left and self._step != recorder.steps.now and recorder.runs_here()
+
+    def _run_again(self, recorder: Recorder, scale: float | None) -> None:
+        """Run the batch again. What goes wrong in it is noted, and never reaches the loop."""
+        self._step = recorder.steps.now
+        try:
+            with recorder.paused(), random_states_kept(_gpus(), ()), torch.enable_grad():
+                if self._random is not None:
+                    self._random.restore()
+                report = self._report(recorder, scale)
+        except Exception as error:
+            self._full = MOST_FULL  # it would fail each time
+            words = f"{type(error).__name__}: {str(error)[:200]}"
+            recorder.note(
+                f"replay: step {self._step:,} could not be run again, and no other will be ({words})"
+            )
+            return
+        if report is None or report.cause == "scale-too-large":
+            return
+        if report.ok:
+            recorder.note(
+                f"replay: step {self._step:,} overflowed, and was finite when its batch was run again: does the "
+                "function given as replay compute the same loss, of the same batch, in the same autocast region?"
+            )
+            return
+        self.reports.append(report)
+        place: dict[str, Any] = {} if report.source is None else {"where": _with_whole_path(report.source)}
+        recorder.emit(Replayed, report=report, **place)
+
+    def _report(self, recorder: Recorder, scale: float | None) -> OverflowReport | None:
+        """Return what a full explanation says; None if the scale was merely too large, or there is none any more."""
+        from amp_lab.watching.replaying.explaining import explain
+
+        if scale is not None and (not scale > 0 or self._is_cured(recorder, scale)):
+            return None
+        self._full += 1
+        return explain(self._closure, recorder.models, scales=(scale or 1.0,), hidden=False)
+
+    def _is_cured(self, recorder: Recorder, scale: float) -> bool:
+        """Return whether a much smaller scale makes the batch finite, or else a scale of 1."""
+        from amp_lab.watching.replaying.batches import Batch, kept
+        from amp_lab.watching.replaying.explaining import device_of, roots_of
+        from amp_lab.watching.replaying.replays import replay
+
+        roots = roots_of(recorder.models, self._closure)
+        device = device_of(roots)
+        batch = Batch(self._closure, roots, runs_on=device, device_type=device)
+        lower = scale / _LOWER
+        for each in (lower, 1.0) if lower > 1.0 else (lower,):
+            self._cheap += 1
+            with kept(batch):
+                run = replay(batch, each)
+            if run.finite:
+                return True
+            if run.loss - run.loss != 0.0:  # no scale changes that
+                return False
+        return False
+
+
+def _with_whole_path(source: Source) -> Source:
+    """Return a line as events have it: a report names its file as it is seen from the working directory."""
+    whole = os.path.abspath(source.file)
+    is_file = whole in linecache.cache or os.path.exists(whole)
+    return dataclasses.replace(source, file=whole) if is_file else source
+
+
+class RandomNumbers:
+    """The states of all generators of random numbers, at this moment. To take them makes no GPU wait."""
+
+    def __init__(self) -> None:
+        self._cpu, self._python = torch.get_rng_state(), random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy = None if numpy is None else numpy.random.get_state()
+        self._gpus = [(each, torch.cuda.get_rng_state(each)) for each in _gpus()]
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._cpu)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        for gpu, state in self._gpus:
+            torch.cuda.set_rng_state(state, gpu)
+
+
+def _gpus() -> list[int]:
+    """Return the GPUs that are used; none while one records a graph, whose generator must not be asked."""
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
+        return []
+    return list(range(torch.cuda.device_count()))
+
+
+def without_scaler(recorder: Recorder) -> bool:
+    """Return whether the loop uses no scaler that scales."""
+    every = [*recorder.given_scalers, recorder.last_scaler]
+    return not any(each is not None and scalers.is_enabled(each) for each in every)

@@ -1,0 +1,34 @@
+"""Keep autocast off for a while, whatever regions the code in between enters: what it computes is FP32's."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+
+
+@contextlib.contextmanager
+def autocast_off() -> Iterator[None]:
+    """For a while, let every `torch.autocast` region that this thread enters be one with `enabled=False`.
+
+    Regions that this thread is already in are not left.
+    """
+    mine, original = threading.get_ident(), cast(Callable[[Any], Any], torch.autocast.__enter__)
+
+    def enter(region: Any) -> Any:
+        if threading.get_ident() != mine:
+            return original(region)
+        enabled, region._enabled = region._enabled, False
+        try:
+            return original(region)
+        finally:
+            region._enabled = enabled
+
+    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__enter__ = original  # type: ignore[method-assign]

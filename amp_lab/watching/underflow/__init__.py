@@ -1,0 +1,1 @@
+"""What FP16 made zero in the course of a run: counted in samples, module by module."""

@@ -1,0 +1,160 @@
+"""`Underflow` as text, in a notebook, and with Rich: for each module the sample in which it lost most."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Final, Protocol
+
+from amp_lab.view.words import columns, name_in_words
+from amp_lab.watching.counting.wording import scale_in_words, size_in_words
+from amp_lab.watching.underflow.judging import WORTH, Row
+from amp_lab.watching.words import counted, steps_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Group
+
+_HEADS: Final = ("module", "began", "most in step", "exactly 0", "made 0", "subnormal", "smallest", "largest")
+_ROWS: Final = 20
+_WIDTH: Final = 100  # of sentences
+_NAME_STYLE: Final = "text-align: left; min-width: 8em; max-width: 24em; overflow-wrap: anywhere"
+_TITLE: Final = (
+    "Gradients that FP16 made zero, module by module (shares of those looked at; sizes with the loss scale)"
+)
+
+
+class Table(Protocol):
+    """What is asked of an `Underflow`."""
+
+    rows: Sequence[Row]
+
+    @property
+    def modules(self) -> list[str]: ...
+    @property
+    def steps(self) -> list[int]: ...
+    @property
+    def began(self) -> Mapping[str, int]: ...
+    @property
+    def scale(self) -> float | None: ...
+    def summary(self) -> str: ...
+
+
+def summary(table: Table) -> str:
+    """Say what was lost, since when, and what would keep it."""
+    looked = f"{counted(len(table.modules), 'module')} in step{'s' if len(table.steps) > 1 else ''} "
+    looked += steps_in_words(table.steps)
+    if not table.began:
+        return f"FP16 made hardly any gradient zero: no module lost {WORTH:.0%} of its numbers, of {looked}."
+    worst = max(table.rows, key=lambda row: row.share_lost)
+    first = min(table.began.values())
+    said = (
+        f"FP16 made gradients zero in {len(table.began)} of {looked}, from step {first:,} on; most in "
+        f"`{worst.module}`: {percent(worst.share_lost)} in step {worst.step:,}, at a loss scale of "
+        f"{scale_or_number(worst.scale)}. "
+    )
+    return said + cure(table.scale)
+
+
+def cure(scale: float | None) -> str:
+    """Say what would keep what is lost."""
+    if scale is None:
+        return (
+            "No loss scale keeps them and leaves room above: the largest would pass 65504 / 2. "
+            "Use dtype=torch.bfloat16, which has FP32's range."
+        )
+    return f"A loss scale of {scale_in_words(scale)} keeps them; so does dtype=torch.bfloat16, without any."
+
+
+def scale_or_number(scale: float) -> str:
+    """Write a scale, which a loop may have chosen as no power of two."""
+    return scale_in_words(scale) if scale > 0 and math.frexp(scale)[0] == 0.5 else f"{scale:g}"
+
+
+def percent(share: float) -> str:
+    """Write a share that is an estimate: without more digits than it has."""
+    if share in (0.0, 1.0):
+        return f"{share:.0%}".replace("%", " %")
+    return "<1 %" if share < 0.01 else ">99 %" if share > 0.99 else f"{100 * share:.0f} %"
+
+
+def as_text(table: Table) -> str:
+    lines = [list(_HEADS), *(_cells(table, row) for row in _worst(table))]
+    widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
+    body = [_line(row, widths) for row in lines] if table.rows else []
+    return "\n".join([_TITLE, "", *body, *([""] if body else []), *_notes(table)])
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    name, *numbers = row
+    gap = " " * (widths[0] - columns(name))
+    return "  ".join([name + gap, *map(str.rjust, numbers, widths[1:])])
+
+
+def as_html(table: Table) -> str:
+    first, *others = map(escape, _HEADS)
+    heads = f'<th scope="col" style="text-align: left">{first}</th>'
+    heads += "".join(f'<th scope="col">{head}</th>' for head in others)
+    body = "".join(map(_html_row, (_cells(table, row) for row in _worst(table))))
+    notes = "<br>".join(map(escape, _notes(table, 10_000)))
+    return (
+        f"<div><p>{escape(_TITLE)}</p><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+        f"<p>{notes}</p></div>"
+    )
+
+
+def _html_row(row: Sequence[str]) -> str:
+    name, *cells = map(escape, row)
+    numbers = "".join(f'<td style="white-space: nowrap">{cell}</td>' for cell in cells)
+    return f'<tr><th scope="row" style="{_NAME_STYLE}">{name}</th>{numbers}</tr>'
+
+
+def as_rich(table: Table) -> Group:
+    from rich.console import Group
+    from rich.table import Table as Shown
+    from rich.text import Text
+
+    shown = Shown(title=Text(_TITLE), title_justify="left")
+    for number, head in enumerate(_HEADS):
+        shown.add_column(head, justify="right" if number else "left", overflow="fold")
+    for row in _worst(table):
+        shown.add_row(*map(Text, _cells(table, row)))
+    return Group(shown, *map(Text, _notes(table, 10_000)))
+
+
+def _worst(table: Table) -> list[Row]:
+    """Return for each module the row in which it lost most; the modules that lost most of all, in the model's order."""
+    worst: dict[str, Row] = {}
+    for row in table.rows:
+        if row.module not in worst or row.share_lost > worst[row.module].share_lost:
+            worst[row.module] = row
+    shown = {row.module for row in sorted(worst.values(), key=lambda row: -row.share_lost)[:_ROWS]}
+    return [row for module, row in worst.items() if module in shown]
+
+
+def _cells(table: Table, row: Row) -> list[str]:
+    sizes = ["–" if math.isnan(each) else size_in_words(each) for each in (row.smallest, row.largest)]
+    if row.overflowed:
+        sizes = ["–", "overflow"]
+    began = table.began.get(row.module)
+    shares = (row.share_zero, row.share_lost, row.share_subnormal)
+    return [
+        name_in_words(row.module),
+        "–" if began is None else f"step {began:,}",
+        f"{row.step:,}",
+        *map(percent, shares),
+        *sizes,
+    ]
+
+
+def _notes(table: Table, width: int = _WIDTH) -> list[str]:
+    left = len(table.modules) - _ROWS
+    more = [f"{left:,} more modules lost no more than these."] if left > 0 else []
+    about = (
+        "“made 0” is an estimate, of the numbers that would not be 0 without FP16's rounding; zeros of a ReLU, a mask "
+        "or an unused word do not count. FP16's smallest number is 2^-24 = 5.96e-8."
+    )
+    return [textwrap.fill(each, width) for each in [*more, table.summary(), *([about] if table.rows else [])]]

@@ -1,0 +1,1 @@
+"""Planted faults: overflows and NaN whose place, direction and cure are known."""
