@@ -84,5 +84,15 @@ def main() -> None:
             stream.reconfigure(errors="replace")
 
 
-for _command in (lab, check, progress, hint, solution, reset, update, doctor, diagnose):  # as a learner needs them
+for _command in (
+    lab,
+    check,
+    progress,
+    hint,
+    solution,
+    reset,
+    update,
+    doctor,
+    diagnose,
+):  # as a learner needs them
     main.add_command(_command)

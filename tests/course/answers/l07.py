@@ -6,6 +6,7 @@ import copy
 import torch
 import torch.utils.checkpoint
 
+from amp_lab.watching.overflow import find_overflow
 from tests.course.bank import Bank
 
 step = Bank("7.1")
@@ -16,7 +17,8 @@ schedule = Bank("7.5")
 penalty = Bank("7.6")
 checkpoint = Bank("7.7")
 read = Bank("7.8")
-BANKS = (step, clip, accumulate, share, schedule, penalty, checkpoint, read)
+find = Bank("7.9")
+BANKS = (step, clip, accumulate, share, schedule, penalty, checkpoint, read, find)
 
 FP16 = torch.float16
 
@@ -3401,3 +3403,299 @@ def returns_a_list():
 @read.wrong("returned-none")
 def returns_no_faults():
     pass
+
+
+# 7.9 Find the overflow
+
+
+def first(model, loss_fn, batches, passes=lambda found: found.ok or (found.scale or 0) >= 1):
+    """Return the number and the report of the first batch that is not passed over, or None twice."""
+    for number, batch in enumerate(batches):
+        found = find_overflow(model, loss_fn, batch, device_type="cuda")
+        if not passes(found):
+            return number, found
+    return None, None
+
+
+@find.right
+def asks_for_the_largest_scale(model, loss_fn, batches):
+    for number, batch in enumerate(batches):
+        found = find_overflow(model, loss_fn, batch, device_type="cuda")
+        if not found.ok and (found.scale is None or found.scale < 1):
+            return number, found.module, found.phase, found.scale
+
+
+@find.right
+def asks_for_the_cause(model, loss_fn, batches):
+    reports = ((n, find_overflow(model, loss_fn, each)) for n, each in enumerate(batches))
+    broken = ((n, r) for n, r in reports if r.cause not in {"none", "scale-too-large"})
+    number, report = next(broken, (None, None))
+    return (
+        None
+        if report is None
+        else (number, report.module, report.phase, report.scale if report.cures else None)
+    )
+
+
+@find.right
+def asks_through_closures(model, loss_fn, batches):
+    for number, (inputs, targets) in enumerate(batches):
+
+        def loss_of(inputs=inputs, targets=targets):
+            with region(inputs):
+                return loss_fn(model(inputs), targets)
+
+        found = find_overflow(model, loss_of, device_type="cuda")
+        if not (found.ok or (found.cures and found.scale >= 1)):
+            return (number, found.module, found.phase, found.scale)
+    return None
+
+
+class Followed(torch.overrides.TorchFunctionMode):
+    """Notes which module first makes infinity or NaN of finite numbers, on the way forward and on the way back."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inside, self.forward, self.backward = [], None, None
+        self.handles = []
+        for name, each in model.named_modules():
+            self.handles += [
+                each.register_forward_pre_hook(lambda *_, name=name: self.inside.append(name)),
+                each.register_forward_hook(lambda *_: (self.inside.pop(), None)[1]),
+            ]
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point() or not self.inside:
+            return result
+        name = self.inside[-1]
+        with torch._C.DisableTorchFunction():
+            read = [each for each in args if isinstance(each, torch.Tensor)]
+            fine = all(each.isfinite().all() for each in read)
+            if self.forward is None and fine and not result.isfinite().all():
+                self.forward = name
+            if result.requires_grad:
+                came = []
+                result.register_hook(lambda grad: came.append(bool(grad.isfinite().all())) and None)
+                for each in read:
+                    if each.requires_grad:
+                        each.register_hook(lambda grad: self.look(grad, came, name))
+        return result
+
+    def look(self, grad, came, name):
+        if self.backward is None and came == [True] and not grad.isfinite().all():
+            self.backward = name
+
+
+@find.right
+def follows_by_hand(model, loss_fn, batches):
+    """Without `find_overflow`: with hooks, and one run for each scale."""
+    weights = [*model.parameters()]
+
+    def run(batch, scale):
+        with region(batch[0]):
+            loss = loss_fn(model(batch[0]), batch[1])
+        grads = torch.autograd.grad(loss * scale, weights)
+        return bool(loss.isfinite()), all(bool(each.isfinite().all()) for each in grads)
+
+    for number, batch in enumerate(batches):
+        scales = [2.0**each for each in range(16, -25, -1)]
+        cure = next((scale for scale in scales if all(run(batch, scale))), None)
+        if cure is None or cure < 1:
+            with Followed(model) as seen:
+                finite, _ = run(batch, 1.0)
+            for each in seen.handles:
+                each.remove()
+            return (
+                (number, seen.backward, "backward", cure)
+                if finite
+                else (number, seen.forward, "forward", cure)
+            )
+    return None
+
+
+@find.wrong("stops-at-scale")
+def stops_at_the_first_that_is_not_ok(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches, lambda found: found.ok)
+    return None if found is None else (number, found.module, found.phase, found.scale)
+
+
+@find.wrong("looks-at-loss")
+def passes_over_what_a_scale_cures(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches, lambda found: found.ok or found.cures)
+    return None if found is None else (number, found.module, found.phase, found.scale)
+
+
+@find.wrong("looks-at-loss")
+def looks_for_a_loss_that_is_not_finite(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches, lambda found: found.phase != "forward")
+    return None if found is None else (number, found.module, found.phase, found.scale)
+
+
+@find.wrong("passes-over")
+def never_finds_any(model, loss_fn, batches):
+    return None
+
+
+@find.wrong("later-batch")
+def finds_the_last(model, loss_fn, batches):
+    broken = None
+    for number, batch in enumerate(batches):
+        found = find_overflow(model, loss_fn, batch)
+        if not found.ok and (found.scale or 0) < 1:
+            broken = number, found.module, found.phase, found.scale
+    return broken
+
+
+@find.wrong("blames-healthy")
+def returns_always_the_first(model, loss_fn, batches):
+    found = find_overflow(model, loss_fn, batches[0])
+    return 0, found.module or "", found.phase or "forward", found.scale
+
+
+@find.wrong("no-such-batch")
+def counts_from_one(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number + 2, found.module, found.phase, found.scale)
+
+
+@find.wrong("other-phase")
+def takes_every_fault_for_one_of_the_gradients(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.module, "backward", found.scale)
+
+
+@find.wrong("other-phase")
+def takes_what_no_scale_cures_for_forward(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return (
+        None
+        if found is None
+        else (number, found.module, "backward" if found.cures else "forward", found.scale)
+    )
+
+
+@find.wrong("first-to-end")
+def asks_forward_hooks(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    if found is None:
+        return None
+    ended = []
+    handles = [
+        each.register_forward_hook(
+            lambda _, __, out, name=name: ended.append(name) if out.isnan().any() else None
+        )
+        for name, each in model.named_modules()
+    ]
+    with torch.no_grad(), region(batches[number][0]):
+        model(batches[number][0])
+    for each in handles:
+        each.remove()
+    return number, ended[0] if ended else found.module, found.phase, found.scale
+
+
+@find.wrong("first-bad-gradient")
+def takes_the_first_infinite_gradient(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    if found is None:
+        return None
+    bad = [name for each in found.replays if each.scale == 1 and not each.fp32 for name in each.bad]
+    module = bad[0].rpartition(".")[0] if found.phase == "backward" else found.module
+    return number, module, found.phase, found.scale
+
+
+@find.wrong("no-such-module")
+def names_the_class(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.module_type, found.phase, found.scale)
+
+
+@find.wrong("no-such-module")
+def names_the_operator(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.op, found.phase, found.scale)
+
+
+@find.wrong("other-module")
+def names_the_layer(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.module.rpartition(".")[0], found.phase, found.scale)
+
+
+@find.wrong("no-cure-forward")
+def returns_the_scaler_s_start(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.module, found.phase, found.scale or 2.0**16)
+
+
+@find.wrong("no-cure-backward")
+def takes_every_gradient_for_too_large(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    if found is None:
+        return None
+    scale = found.scale or 2.0**-24
+    return number, found.module, found.phase, scale if found.phase == "backward" else None
+
+
+@find.wrong("gives-up")
+def believes_that_no_scale_is_below_one(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.module, found.phase, None)
+
+
+@find.wrong("too-large")
+def returns_the_scale_that_breaks(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return (
+        None
+        if found is None
+        else (number, found.module, found.phase, 2 * found.scale if found.scale else None)
+    )
+
+
+@find.wrong("not-largest")
+def returns_the_first_replay_that_is_finite(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    if found is None:
+        return None
+    return number, found.module, found.phase, 2.0**-8 if found.cures else None
+
+
+@find.wrong("no-such-module")
+def hard_codes_the_demo(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, "layers.1.attn", found.phase, found.scale)
+
+
+@find.wrong("not-four")
+def leaves_the_scale_out(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.module, found.phase)
+
+
+@find.wrong("no-such-phase")
+def returns_the_cause(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.module, found.cause, found.scale)
+
+
+@find.wrong("no-such-scale")
+def writes_none_in_quotes(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.module, found.phase, str(found.scale))
+
+
+@find.wrong("model-changed")
+def walks_back_into_grad(model, loss_fn, batches):
+    for number, (inputs, targets) in enumerate(batches):
+        with region(inputs):
+            loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        if not all(each.grad.isfinite().all() for each in model.parameters()):
+            return number, "", "backward", None
+    return None
+
+
+@find.wrong("wrong-type")
+def returns_the_report(model, loss_fn, batches):
+    return first(model, loss_fn, batches)[1]

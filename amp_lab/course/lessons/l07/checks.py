@@ -3,6 +3,7 @@
 from amp_lab.course.lessons.l07 import (
     accumulating,
     clipping,
+    finding,
     penalising,
     reading,
     resuming,
@@ -14,6 +15,7 @@ from amp_lab.course.lessons.l07 import (
 __all__ = [
     "accumulating",
     "clipping",
+    "finding",
     "penalising",
     "reading",
     "resuming",

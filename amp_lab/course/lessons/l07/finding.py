@@ -10,6 +10,7 @@ from torch import nn
 
 from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.describe import describe, kind
+from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.lessons.l07.faulty import Batch, Patient, batches, squared_error
 from amp_lab.watching.overflow import find_overflow
@@ -55,6 +56,7 @@ CASES = (
 )
 
 
+@checker("7.9")
 def where_it_breaks(ask: Ask) -> None:
     """Ask for each network, and hold what is said against where it really begins."""
     ask.in_words = lambda *_: case.words

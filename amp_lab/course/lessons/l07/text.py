@@ -789,7 +789,7 @@ FIND = Exercise(
         "The phase says where to look, the scale whether it is about range at all, and the operator what to change."
     ),
 )
-EXERCISES = (STEP, CLIP, ACCUMULATE, SHARE, SCHEDULE, PENALTY, RESUME, READ)
+EXERCISES = (STEP, CLIP, ACCUMULATE, SHARE, SCHEDULE, PENALTY, RESUME, READ, FIND)
 
 LESSON = Lesson(
     slug="07_gradscaler_in_practice",
