@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 __all__ = [
     "DynamicLossScaler",
+    "ScaleCollapsed",
     "StaticLossScaler",
     "__version__",
     "describe_device",
     "explain",
+    "find_overflow",
     "formats",
     "gradient_report",
     "watch",
@@ -29,13 +31,17 @@ if TYPE_CHECKING:
     from amp_lab.device import describe_device
     from amp_lab.scaling import DynamicLossScaler, StaticLossScaler
     from amp_lab.watching.gradients import gradient_report
+    from amp_lab.watching.overflow import find_overflow
+    from amp_lab.watching.recording.collapsing import ScaleCollapsed
     from amp_lab.watching.watch import watch
 else:
     _HOMES = {
         "DynamicLossScaler": "amp_lab.scaling",
+        "ScaleCollapsed": "amp_lab.watching.recording.collapsing",
         "StaticLossScaler": "amp_lab.scaling",
         "describe_device": "amp_lab.device",
         "explain": "amp_lab.autocast.errors",
+        "find_overflow": "amp_lab.watching.overflow",
         "gradient_report": "amp_lab.watching.gradients",
         "watch": "amp_lab.watching.watch",
         "xray": "amp_lab.autocast.xray",

@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **Time** | 80 minutes |
+# | **Time** | 85 minutes |
 # | **Difficulty** | medium |
 # | **You need** | [lesson 01](01_number_formats.ipynb); what softmax does. No GPU: all machines fail alike. |
 #
@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from amp_lab import find_overflow
 from amp_lab.course import check, hint, quiz, solution
 from amp_lab.formats import BF16, FP16
 from amp_lab.train.data import digits
@@ -765,6 +766,56 @@ assert not parameter.grad.any()
 assert number - 1 > 2**-11
 
 # %% [markdown]
+# ## Let a tool look
+#
+# In each of these five you were told where to look. `find_overflow` looks for you: it runs a training step operator by
+# operator, asks of each infinity whether the operator has made it or was handed it, and computes in FP64 what should have come
+# out. Three networks in FP16, with two rows of numbers to feed on. **Guess first:** whose loss is finite? Whose is right?
+
+# %%
+class RMSNormByHand(nn.Module):
+    def forward(self, x):
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+
+
+class AttentionByHand(nn.Module):
+    def forward(self, x):
+        return (x @ x.T / 8).softmax(-1) @ x
+
+
+# %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
+two_rows = torch.tensor([[300.0, -500.0, 800.0, 100.0], [3.0, 1.0, -2.0, 4.0]]).half()
+reports = []
+for layer in (RMSNormByHand(), AttentionByHand(), nn.RMSNorm(4)):
+    network = nn.Sequential(layer, nn.Linear(4, 1)).half()
+
+    def loss_of_a_step(network=network):
+        return network(two_rows).float().mean()
+
+    report = find_overflow(network, loss_of_a_step, scales=(1.0,))
+    reports.append(report)
+    print(f"{loss_of_a_step().item():7.3f}", type(layer).__name__, report.cause, report.op)
+
+# %% [markdown]
+# **What you saw.** The attention gives NaN, and NaN is at least noticed. The norm by hand gives a number like any other; it is
+# wrong, since one of the two rows has become zeros: a *hidden* overflow. PyTorch's own norm is fine. Here is what was found
+# out about the first:
+
+# %% tags=["nbval-ignore-output"] reason="says how long it took"
+reports[0]
+
+# %%
+by_hand, scores, own = reports
+assert (by_hand.cause, by_hand.op) == ("hidden-overflow", "mul")
+assert (scores.cause, scores.op) == ("forward-overflow", "matmul")
+assert own.ok
+assert by_hand.true_size == 800**2
+
+# %% [markdown]
+# Read it from top to bottom: the operator and its line, what went in and what came out, what it should have been, and what to
+# change. The rest of it is about loss scales, which come in lesson 04: there is none that would have helped. In lesson 07 you
+# will look for an overflow with it in earnest.
+#
 # ## Takeaways
 #
 # - Ask of every line: what are the largest and the smallest number *on the way*? Inputs and results may fit where squares,

@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **Time** | 180 minutes |
+# | **Time** | 195 minutes |
 # | **Difficulty** | medium |
 # | **You need** | lessons [05](05_dynamic_loss_scaling.ipynb) and [06](06_autocast.ipynb). No GPU: what goes wrong in a loop goes wrong on a CPU, too. |
 #
@@ -12,7 +12,8 @@
 # - write an AMP training loop, and say of each line what breaks without it;
 # - clip, accumulate, share a scaler between optimizers, schedule, penalise gradients, save and resume, all under a loss scale;
 # - let `amp_lab.watch` look at a loop that trains badly, and read what it says;
-# - start from a symptom (NaN, a loss that stands still, a scale that sinks) and get to the cause in a few tests.
+# - start from a symptom (NaN, a loss that stands still, a scale that sinks) and get to the cause in a few tests;
+# - find the operator in which an overflow begins, and tell whether a smaller scale can cure it.
 
 # %%
 import copy
@@ -26,9 +27,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amp_lab import watch
+from amp_lab import ScaleCollapsed, find_overflow, watch
 from amp_lab.autocast import emulate
 from amp_lab.course import check, hint, quiz, solution
+from amp_lab.course.lessons.l07 import faulty
 from amp_lab.course.lessons.l07.logs import draw_logs, fault_list, log_table
 from amp_lab.course.lessons.l07.tree import draw_tree
 from amp_lab.train.data import digits
@@ -202,32 +204,39 @@ assert seen.report().ok
 # first:** why did it train well, and what does one overflow change?
 
 # %%
-net, opt, amp = set_up(init_scale=2.0**16)  # a scale that nothing overflows with
-calm = []
-for x, y in batches():
-    with torch.autocast(device, torch.float16):
-        loss = F.cross_entropy(net(x), y)
-    amp.scale(loss).backward()
-    amp.step(opt)
-    amp.update()
-    calm.append(loss.item())
-print(f"initial scale 2^16: loss {calm[0]:.2f} at first, {calm[-1]:.2f} at last")
-
-# %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
-net, opt, amp = set_up(init_scale=2.0**24)
-with watch(net, opt, amp) as seen:
+last_losses = []
+for exponent in (16, 24):  # nothing overflows with the first
+    net, opt, amp = set_up(init_scale=2.0**exponent)
     for x, y in batches(200):
         with torch.autocast(device, torch.float16):
             loss = F.cross_entropy(net(x), y)
         amp.scale(loss).backward()
         amp.step(opt)
         amp.update()
+    last_losses.append(loss.item())
+    print(f"scale 2^{exponent} at first, {amp.get_scale():.0f} at last; loss {loss:.2f}")
+
+# %% [markdown]
+# And watched:
+
+# %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
+net, opt, amp = set_up(init_scale=2.0**24)
+try:
+    with watch(net, opt, amp) as seen:
+        for x, y in batches(200):
+            with torch.autocast(device, torch.float16):
+                loss = F.cross_entropy(net(x), y)
+            amp.scale(loss).backward()
+            amp.step(opt)
+            amp.update()
+except ScaleCollapsed as stopped:
+    print("stopped at a scale of", amp.get_scale(), "-", str(stopped)[:60], "...")
 seen.report()
 
 # %%
-assert calm[-1] < 0.1 * calm[0]
+assert last_losses[0] < 0.2 < 2 < last_losses[1]
 assert seen.report().ids == ("zero-grad-missing",)
-assert amp.get_scale() == 0
+assert amp.get_scale() == 2.0**-25
 
 # %% [markdown]
 # **What you saw.** The scaler had hidden the mistake. `step` divides the gradients by the scale where they are; the next
@@ -236,7 +245,8 @@ assert amp.get_scale() == 0
 #
 # Until the first infinity: ∞ divided by any scale is ∞, and ∞ plus anything is ∞ or NaN. From then on every step is skipped,
 # the scale is halved each time, and in the end it is 0, without one message. The loss is finite since the weights stay as they
-# are. A floor for the scale would have told: `DynamicLossScaler(min_scale=1.0)` stops with a reason (lesson 05).
+# are. A floor for the scale would have told: `DynamicLossScaler(min_scale=1.0)` stops with a reason (lesson 05). So does
+# `watch`: below 2^-24 it raises `ScaleCollapsed` with the cause, since nothing is learnt any more. (`min_scale=None`: never.)
 #
 # The more common form of this has a `zero_grad`, but at the end of the iteration, and in front of it: `if not norm.isfinite():
 # continue`.
@@ -1045,6 +1055,122 @@ check("7.8", faults)
 # %%
 # hint("7.8")
 # solution("7.8")
+
+# %% [markdown]
+# ## Patient 9: two skips in 200 batches
+#
+# The loop is right, and the data are nearly all the same. Two batches are not: `"m"` has large targets, `"s"` a spike in
+# its inputs. **Guess first:** the scaler skips both and goes on. Does it cure both?
+
+# %%
+kinds = ["."] * 200
+kinds[57], kinds[137] = "m", "s"
+net = faulty.Patient(("", "attn", "wide norm")).to(device)
+opt = torch.optim.SGD(net.parameters(), lr=1e-4)
+amp = torch.amp.GradScaler(device)
+
+
+def replay():
+    with torch.autocast(device, torch.float16):
+        return faulty.squared_error(net(x), y)
+
+
+# %%
+skipped = {}
+with watch(net, opt, amp, replay=replay) as seen:
+    for number, kind in enumerate(kinds):
+        x, y = (each.to(device) for each in faulty.batch(kind, number))
+        opt.zero_grad()
+        loss = replay()
+        amp.scale(loss).backward()
+        amp.step(opt)
+        before = amp.get_scale()
+        amp.update()
+        if amp.get_scale() < before:
+            skipped[number] = loss.isfinite().item()
+print("skipped, and whether the loss was finite:", skipped)
+
+# %%
+assert skipped == {57: True, 137: False}
+
+# %% tags=["nbval-ignore-output"] reason="tells of numbers of the machine that runs it"
+seen
+
+# %% [markdown]
+# From outside both look alike: a skipped step, a halved scale. `find_overflow` runs one batch again, at several scales, in
+# FP32 and operator by operator, and puts everything back. `device_type="cuda"` asks what CUDA would cast, on any machine.
+
+# %% tags=["nbval-ignore-output"] reason="says how long it took"
+large, spike = (
+    find_overflow(
+        net.cpu(), faulty.squared_error, faulty.batch(kinds[n], n), device_type="cuda"
+    )
+    for n in skipped
+)
+spike
+
+# %%
+for each in (large, spike):
+    print(f"{each.cause:20} in the {each.phase} pass, cured by {each.scale}")
+
+# %%
+assert (large.cures, spike.cures) == (True, False)
+assert (spike.module, spike.op) == ("layers.1.attn", "matmul")
+
+# %% [markdown]
+# The first needed a smaller scale, and would have been fine one skip later or ten. The second is lost at every scale: queries
+# times keys left FP16 in the forward pass, before any scale was multiplied in. A forward hook would have accused
+# `layers.1.attn.out`, the first module that *ended* with NaN. What to change is the matmul: divide before it, not after it.
+#
+# **Guess again.** One example is padding, all zeros (`"p"`). The loss is finite. Are the gradients? Does FP32 help?
+
+# %%
+padding = find_overflow(
+    net, faulty.squared_error, faulty.batch("p", 7), device_type="cuda"
+)
+print(padding.cause, "·", padding.op, "in", padding.module, "·", padding.phase)
+in_fp32 = next(each for each in padding.replays if each.fp32)
+print("FP32: loss", in_fp32.loss, " bad gradients:", len(in_fp32.bad))
+
+# %%
+assert padding.cause == "nan-derivative"
+assert not padding.cures
+
+# %% [markdown]
+# A length of 0, its square root, and a derivative of 1/0: NaN on the way back, in FP32 too. AMP has nothing to do with it,
+# though it is where it was noticed. `x.norm()` has a derivative for 0; a `sqrt` by hand needs something added *inside* of it.
+#
+# ### Exercise 7.9 · Find the overflow
+#
+# A long run has stopped, and somebody has kept its batches. Write what finds the first that breaks. A batch *breaks* if no loss
+# scale of 1 or more makes its loss and all gradients finite. One that is only too much for a scale of 2^16 does not: that is
+# the scaler's daily business.
+
+
+# %%
+def where_it_breaks(model, loss_fn, batches):
+    """Return (index, module, phase, scale) for the first batch that breaks; None if none does.
+
+    batches: a list of (inputs, targets). index: counts from 0. module: the path of the one in
+    which the first infinity or NaN is made. phase: "forward" or "backward". scale: the largest
+    power of two, from 2^-24, that makes this batch finite; None if no scale does.
+    """
+    ### BEGIN SOLUTION
+    for index, batch in enumerate(batches):
+        report = find_overflow(model, loss_fn, batch, device_type="cuda")
+        cured = report.scale is not None and report.scale >= 1
+        if not report.ok and not cured:
+            return index, report.module, report.phase, report.scale
+    return None
+    ### END SOLUTION
+
+
+# %%
+check("7.9", where_it_breaks)
+
+# %%
+# hint("7.9")
+# solution("7.9")
 
 # %% [markdown]
 # ## In practice

@@ -61,7 +61,7 @@ def test_the_example_of_an_x_ray_shows_casts_and_explains_an_error(capsys):
 
 
 def test_the_example_of_the_watcher_finds_what_its_comment_says(capsys, tmp_path):
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     script = tmp_path / "train.py"
     script.write_text(EXAMPLES[3], encoding="utf-8")
     runpy.run_path(str(script))
@@ -69,6 +69,15 @@ def test_the_example_of_the_watcher_finds_what_its_comment_says(capsys, tmp_path
     assert "WRONG: clip-before-unscale" in printed
     assert "train.py:13" in printed
     assert re.search(r"^ *\+ +scaler\.unscale_\(optimizer\)$", printed, re.MULTILINE)
+
+
+def test_the_example_of_an_overflow_names_the_operator(capsys):
+    torch.manual_seed(0)
+    exec(compile(EXAMPLES[4], "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("forward-overflow")
+    assert "matmul in 1" in printed
+    assert "no loss scale makes this batch finite" in printed
 
 
 def test_the_map_of_lessons_is_the_catalogue():

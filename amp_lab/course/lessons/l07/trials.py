@@ -119,7 +119,7 @@ def _watched(ask: Ask, make: Callable[[], Bench], last: int) -> Report:
     A right answer is not watched: it has nothing to explain, and is judged in a third of the time.
     """
     bench = make()
-    ask.around = seen = watch(bench.models, bench.all_optimizers, bench.scaler)
+    ask.around = seen = watch(bench.models, bench.all_optimizers, bench.scaler, min_scale=None)
     try:
         with contextlib.suppress(Contained):  # what it raises is known already
             for number in range(last + 1):
