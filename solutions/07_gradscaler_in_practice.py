@@ -214,7 +214,7 @@ for exponent in (16, 24):  # nothing overflows with the first
         amp.step(opt)
         amp.update()
     last_losses.append(loss.item())
-    print(f"scale 2^{exponent} at first, {amp.get_scale():.0f} at last; loss {loss:.2f}")
+    print(f"scale 2^{exponent}: {amp.get_scale():.0f} at last, loss {loss:.2f}")
 
 # %% [markdown]
 # And watched:
@@ -1067,7 +1067,7 @@ kinds = ["."] * 200
 kinds[57], kinds[137] = "m", "s"
 net = faulty.Patient(("", "attn", "wide norm")).to(device)
 opt = torch.optim.SGD(net.parameters(), lr=1e-4)
-amp = torch.amp.GradScaler(device)
+amp = torch.amp.GradScaler(device, init_scale=2.0**12)
 
 
 def replay():
@@ -1118,7 +1118,7 @@ assert (large.cures, spike.cures) == (True, False)
 assert (spike.module, spike.op) == ("layers.1.attn", "matmul")
 
 # %% [markdown]
-# The first needed a smaller scale, and would have been fine one skip later or ten. The second is lost at every scale: queries
+# The first needed a smaller scale: some skips later it would have been fine. The second is lost at every scale: queries
 # times keys left FP16 in the forward pass, before any scale was multiplied in. A forward hook would have accused
 # `layers.1.attn.out`, the first module that *ended* with NaN. What to change is the matmul: divide before it, not after it.
 #
@@ -1143,17 +1143,19 @@ assert not padding.cures
 # ### Exercise 7.9 · Find the overflow
 #
 # A long run has stopped, and somebody has kept its batches. Write what finds the first that breaks. A batch *breaks* if no loss
-# scale of 1 or more makes its loss and all gradients finite. One that is only too much for a scale of 2^16 does not: that is
-# the scaler's daily business.
+# scale of 1 or more makes its loss and all gradients finite, in FP16 autocast as CUDA does it. One that is only too much for a
+# scale of 2^16 does not: that is the scaler's daily business.
 
 
 # %%
 def where_it_breaks(model, loss_fn, batches):
-    """Return (index, module, phase, scale) for the first batch that breaks; None if none does.
+    """Return (index, module, phase, scale) of the first batch that breaks; None if none does.
 
-    batches: a list of (inputs, targets). index: counts from 0. module: the path of the one in
-    which the first infinity or NaN is made. phase: "forward" or "backward". scale: the largest
-    power of two, from 2^-24, that makes this batch finite; None if no scale does.
+    batches: a list of (inputs, targets). index: counts from 0. module: the path of the
+    innermost one in which, at a scale of 1, the first infinity or NaN is made. phase:
+    "forward" or "backward". scale: the largest power of two, from 2^-24 up, that makes
+    this batch finite; None if no scale does. The model is left as it was: weights, mode,
+    gradients, hooks.
     """
     ### BEGIN SOLUTION
     for index, batch in enumerate(batches):
