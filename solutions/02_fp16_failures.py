@@ -772,6 +772,7 @@ assert number - 1 > 2**-11
 # operator, asks of each infinity whether the operator has made it or was handed it, and computes in FP64 what should have come
 # out. Three networks in FP16, with two rows of numbers to feed on. **Guess first:** whose loss is finite? Whose is right?
 
+
 # %%
 class RMSNormByHand(nn.Module):
     def forward(self, x):

@@ -18,7 +18,9 @@
 # %%
 import copy
 import math
+import tempfile
 import warnings
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
@@ -36,6 +38,7 @@ from amp_lab.course.lessons.l07.tree import draw_tree
 from amp_lab.train.data import digits
 from amp_lab.view.few_colours import few_colours
 from amp_lab.view.plots import COLOURS
+from amp_lab.watching.logs.diagnosing import diagnose
 
 # %% tags=["nbval-ignore-output"] reason="describes the machine that runs it"
 print(emulate.tensor_cores().start())
@@ -1253,7 +1256,30 @@ assert raised is not None
 # gradients, which makes them NaN (the step is skipped all the same: `unscale_` has noted the infinity); one scaler for several
 # optimizers. And BF16 needs no scaler at all.
 #
-# **5. In your own code.** Wrap the first few hundred steps of a new training script in `watch`. If the loop raises, the
+# **5. A log of your own.** Exercise 7.8 was a log of six runs that were picked for you. `amp-lab diagnose run.csv`, in a
+# terminal, reads any: CSV, JSON lines, or the `trainer_state.json` of a Trainer. Here is what it says to a loop that clips
+# before it unscales, and whose scale stays where it is. **Guess first:** what is there to see?
+
+# %%
+net, opt, amp = set_up(init_scale=2.0**16)
+lines = ["loss,scale,grad_norm"]
+logged = LOOP.replace(unscale, "pass").replace(clip, f"norm = {clip}")
+logged += '    lines.append(f"{losses[-1]},{amp.get_scale()},{norm}")'
+exec(logged, {**globals(), "losses": []})
+path = Path(tempfile.mkdtemp()) / "run.csv"
+path.write_text("\n".join(lines))
+said = diagnose(path)
+
+# %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
+print(said)
+
+# %%
+assert [each.id for each in said.findings] == ["norm-looks-scaled"]
+
+# %% [markdown]
+# It says *possible*, and not more: a log shows numbers, not calls. What else it cannot know stands below.
+#
+# **6. In your own code.** Wrap the first few hundred steps of a new training script in `watch`. If the loop raises, the
 # diagnosis stands at the end of the traceback. What it costs is measured by `python -m benchmarks watching`: about a twentieth
 # of a small model's step, more if it is put on and off for each step; so put it around the loop. While nothing is wrong it asks
 # for no number, so a GPU need not wait for it.

@@ -24,8 +24,12 @@ _WIDEST: Final = 110
 def diagnose(file: str, as_json: bool, **columns: str | None) -> None:
     """Tell what is wrong from a run's log.
 
-    FILE is CSV, TSV, JSON lines, a trainer_state.json, or what a Trainer prints; also .gz. Columns with usual names
-    need not be named. Exit status 1: the log cannot be read.
+    FILE is CSV, TSV, JSON lines, a trainer_state.json, or what a Trainer prints; also .gz. Of a TensorBoard scalar
+    exported as CSV, say what it is: `--loss Value` or `--scale Value`. Other columns need a name only where theirs is
+    unusual.
+
+    A finding is "probable" or "possible", with the rows that show it and what to do next; then follows what this log
+    cannot show. Exit status 0: the log was read, whatever was found. 1: it cannot be read.
     """
     from amp_lab.watching.logs.diagnosing import diagnose as read
     from amp_lab.watching.logs.errors import LogError

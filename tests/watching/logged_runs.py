@@ -1,5 +1,6 @@
 """Small training loops that really run with `torch.amp.GradScaler("cpu")` and write down a log, each with one fault."""
 
+import contextlib
 import csv
 import json
 import warnings
@@ -17,10 +18,21 @@ def run(fault="", *, seed=0, steps=STEPS, init=2.0**14, interval=25, after=False
 
     `after` writes down the scale and the learning rate after `update()` and the scheduler's step, not before.
     """
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=[]), one_thread(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler", UserWarning)
         torch.manual_seed(seed)
         return _Loop(fault, init, interval, after, size).rows(steps)
+
+
+@contextlib.contextmanager
+def one_thread():
+    """On a machine that others use, two threads for such small tensors wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Loop:

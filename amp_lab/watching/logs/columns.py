@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from amp_lab.watching.logs.errors import LogError
-from amp_lab.watching.logs.numbers import number
+from amp_lab.watching.logs.numbers import counted, number
 from amp_lab.watching.logs.reading import Table
 
 KINDS: Final = ("step", "loss", "scale", "norm", "lr", "skipped")
@@ -50,6 +50,7 @@ _USUAL: Final[Mapping[str, Sequence[str]]] = {
     ),
 }
 _RUN: Final = "run|run_id|run_name|trial|seed|experiment"
+_EMPTY: Final = frozenset({"", "none", "null", "n/a", "na", "-", "--"})
 _EPOCH: Final = "epoch|train_epoch|trainer_epoch"
 
 
@@ -80,6 +81,30 @@ def find_columns(table: Table, asked: Mapping[str, str | None]) -> dict[str, str
             f"{_listed(numeric)}; name them with --loss, --scale and --norm"
         )
     return found
+
+
+def unread_cells(table: Table, columns: Mapping[str, str]) -> list[str]:
+    """Say which columns have cells that are no numbers: those in use, and those whose name fits a kind without one."""
+    notes = []
+    for name in table.columns:
+        kinds = [
+            kind
+            for kind in KINDS
+            if columns.get(kind) == name
+            or (kind not in columns and any(re.fullmatch(pattern, _plain(name)) for pattern in _USUAL[kind]))
+        ]
+        cells = [
+            str(row[name]).strip()
+            for row in table.rows
+            if number(row.get(name, "")) is None and row.get(name)
+        ]
+        strange = [cell for cell in cells if cell.lower() not in _EMPTY]
+        if kinds and strange:
+            notes.append(
+                f"{counted(len(strange), 'cell')} of the column {name!r} ({IN_WORDS[kinds[0]]}), such as "
+                f"{strange[0][:40]!r}, not read: no number"
+            )
+    return notes
 
 
 def find_run_column(table: Table) -> str | None:

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from amp_lab.watching.logs.columns import find_columns
+from amp_lab.watching.logs.columns import find_columns, unread_cells
 from amp_lab.watching.logs.errors import LogError
 from amp_lab.watching.logs.faults.losses import loss_flat, loss_not_finite
-from amp_lab.watching.logs.faults.norms import norm_at_limit, norm_follows_scale
+from amp_lab.watching.logs.faults.norms import norm_at_limit, norm_follows_scale, norm_looks_scaled
 from amp_lab.watching.logs.faults.scales import (
     scale_constant,
     scale_grows,
     scale_restarted,
     scale_stuck,
     scale_zero,
+    undecided_jump,
 )
 from amp_lab.watching.logs.faults.sinking import scale_sinks
 from amp_lab.watching.logs.faults.skipping import scheduler_on_skips, skips_too_many
 from amp_lab.watching.logs.finding import Finding
-from amp_lab.watching.logs.numbers import in_words
+from amp_lab.watching.logs.numbers import counted, in_words
 from amp_lab.watching.logs.reading import read_log
 from amp_lab.watching.logs.report import LogReport, RunReport
-from amp_lab.watching.logs.runs import Run, changes, read_runs, skips
+from amp_lab.watching.logs.runs import Run, read_runs, skips
 
 # The cause before what follows from it: a finding silences those that it covers.
 FAULTS: Final[tuple[Callable[[Run], Finding | None], ...]] = (
@@ -35,6 +37,7 @@ FAULTS: Final[tuple[Callable[[Run], Finding | None], ...]] = (
     scale_restarted,
     scale_grows,
     norm_follows_scale,
+    norm_looks_scaled,
     norm_at_limit,
     loss_flat,
     scheduler_on_skips,
@@ -76,6 +79,7 @@ def diagnose(
     asked = {"loss": loss, "scale": scale, "norm": norm, "lr": lr, "step": step, "skipped": skipped}
     table = read_log(path)
     columns = find_columns(table, asked)
+    table.notes += unread_cells(table, columns)
     runs = read_runs(table, columns)
     if not runs:
         raise LogError(f"no row of {path} has a number in the columns {', '.join(columns.values())}")
@@ -111,20 +115,26 @@ def _seen(run: Run) -> Iterator[str]:
     if losses:
         yield f"loss {in_words(losses[0])} → {in_words(losses[-1])}"
     scales = [value for _, value in run.known("scale")]
-    if scales:
-        up = sum(change.powers > 0 for change in changes(run))
-        down = sum(change.powers < 0 for change in changes(run))
+    if len(set(scales)) == 1:
+        yield f"scale {in_words(scales[0])} in all rows"
+    elif scales:
+        up = sum(change.powers > 0 for change in run.changes)
+        down = sum(change.powers < 0 for change in run.changes)
         yield (
             f"scale {in_words(scales[0])} → {in_words(scales[-1])}, between {in_words(min(scales))} and "
-            f"{in_words(max(scales))}; it rises {up} times and falls {down} times"
+            f"{in_words(max(scales))}; it rises {counted(up, 'time')} and falls {counted(down, 'time')}"
         )
-    if run.has & {"scale", "norm", "skipped"}:
-        yield f"{len(skips(run))} of {len(run.rows)} rows show a skipped step"
+    if run.steered:
+        yield f"{len(skips(run)):,} of {counted(len(run.rows), 'row')} show{'s' * (len(run.rows) == 1)} a skipped step"
+    elif "norm" in run.has:
+        norms = run.known("norm")
+        bad = sum(not math.isfinite(norm) for _, norm in norms)
+        yield f"the norm is not finite in {bad} of {counted(len(norms), 'row')}"
 
 
 def _unknown(run: Run) -> Iterator[str]:
     if len(run.rows) < _FEWEST:
-        yield f"the run has {len(run.rows)} rows: too few for most faults"
+        yield f"the run has {counted(len(run.rows), 'row')}: too few for most faults"
     if not run.dense:
         yield (
             f"only about every {run.gap:,.0f}th step was logged: skips between are unseen, and where something "
@@ -136,9 +146,38 @@ def _unknown(run: Run) -> Iterator[str]:
     if len(scales) > 1 and len(set(scales)) == 1:
         if scales[0] == 1:
             yield "the scale is 1 throughout: right for BF16 and FP32, wrong for FP16; which it was is not said"
+        elif steps <= _INTERVAL:
+            yield (
+                f"in {counted(round(steps), 'step')} the scale need not have grown yet: that takes {_INTERVAL:,} good "
+                "steps"
+            )
         elif steps < 2 * _INTERVAL:
-            yield f"in {steps:,.0f} steps the scale need not have grown yet: that takes {_INTERVAL:,} good steps"
+            yield (
+                f"in {steps:,.0f} steps the scale has not grown, though GradScaler doubles it after {_INTERVAL:,} good "
+                "steps by default: whether its growth_interval is longer or the scale is fixed is not said"
+            )
         if "norm" in run.has:
             yield "the scale never changed, so a norm that was taken of scaled gradients cannot be told from a true one"
-    if "skipped" not in run.has and run.has & {"scale", "norm"}:
+    if "skipped" not in run.has and "scale" in run.has:
         yield "skipped steps were told by the norm or by the fall of the scale: no column says which they were"
+    elif (
+        "norm" in run.has
+        and not run.steered
+        and any(not math.isfinite(norm) for _, norm in run.known("norm"))
+    ):
+        yield "whether the steps with a norm that is not finite were skipped (a GradScaler does that) or taken"
+    yield from _empty_losses(run)
+    rise = undecided_jump(run)
+    if rise:
+        yield rise
+
+
+def _empty_losses(run: Run) -> Iterator[str]:
+    """Say that the loss is empty from some row on, and was in each row before: a loggers' way to write NaN."""
+    known = [i for i, _ in run.known("loss")]
+    missing = len(run.rows) - len(known)
+    if len(known) >= _FEWEST and missing >= _FEWEST and known[-1] == len(known) - 1:
+        yield (
+            f"the loss is empty from {run.at(len(known))} on, in {counted(missing, 'row')}: pandas and JSON write NaN "
+            "so, too; whether it was NaN is not said"
+        )

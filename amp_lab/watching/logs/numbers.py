@@ -39,6 +39,8 @@ def number(cell: object) -> float | None:
     if not isinstance(cell, str):
         return None
     text = cell.strip()
+    if _PLAIN.fullmatch(text):
+        return float(text)
     tensor = _TENSOR.fullmatch(text)
     if tensor:
         text = tensor[1].strip()
@@ -50,6 +52,13 @@ def number(cell: object) -> float | None:
     elif text.count(",") == 1 and "." not in text:
         text = text.replace(",", ".")
     return float(text) if _PLAIN.fullmatch(text) else None
+
+
+def counted(count: int, thing: str) -> str:
+    """Write a count with its thing: "1 row", "1,200 rows"; "time" becomes "once" and "3 times"."""
+    if thing == "time" and count == 1:
+        return "once"
+    return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
 def in_words(value: float | None) -> str:

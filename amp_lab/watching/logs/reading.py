@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import gzip
+import io
 import json
 import re
 import zlib
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from amp_lab.watching.logs.errors import LogError
-from amp_lab.watching.logs.numbers import number
+from amp_lab.watching.logs.numbers import counted, number
 
 _SEPARATORS: Final = ("\t", ";", ",", "|")
 _NUMBERS_OF_PYTHON: Final = re.compile(r"(?<=[:\[,\s])(-?(?:nan|inf))(?=\s*[,}\]])")
+LARGEST: Final = (
+    64 * 2**20
+)  # bytes of text: all of it is held in memory, as cells, in some twenty times as many
 _DEEPEST: Final = 8  # levels of a nested record: what lies deeper is no number of a step
 
 
@@ -70,9 +74,7 @@ def _text(path: Path) -> str:
         hint = f"; name a file in it, such as {inside[0]}" if inside else "; name the log file itself"
         raise LogError(f"{path} is a folder{hint}")
     try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
+        data = _bytes(path)
     except FileNotFoundError:
         raise LogError(f"there is no file {path}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
@@ -82,6 +84,20 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror or error}") from None
     return _decoded(data, path)
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
+    if data[:2] == b"\x1f\x8b":
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
+            data = unpacked.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise LogError(
+            f"{path} holds more than {LARGEST >> 20} MB of text, more than is read: give a part of it, such as what "
+            "`head -n 200000` writes, or every 10th row"
+        )
+    return data
 
 
 def _decoded(data: bytes, path: Path) -> str:
@@ -143,7 +159,7 @@ def _read_records(text: str, table: Table) -> None:
         elif "{" in line:
             others += 1
     if others:
-        table.notes.append(f"{others} lines with a brace are no whole record and were left out")
+        table.notes.append(f"{counted(others, 'line')} with a brace but no whole record left out")
 
 
 def _lines(text: str) -> Iterable[str]:
@@ -195,7 +211,8 @@ def _read_separated(text: str, table: Table) -> None:
             table.add(line, dict(zip(header, cells, strict=False)))
     if ragged:
         table.notes.append(
-            f"{ragged} rows do not have the header's {len(header)} cells; what is there was read from the left"
+            f"{counted(ragged, 'row')} without exactly the header's {len(header)} cells; what is there was read from "
+            "the left"
         )
 
 

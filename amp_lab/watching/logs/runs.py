@@ -6,11 +6,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 from typing import Final, NamedTuple
 
 from amp_lab.watching.logs.columns import find_epoch_column, find_run_column
-from amp_lab.watching.logs.numbers import number
+from amp_lab.watching.logs.numbers import counted, number
 from amp_lab.watching.logs.reading import Table
 
 _UNSORTED: Final = 0.05  # from this share of steps backward on, rows are out of order, not resumed
@@ -38,7 +39,7 @@ class Run:
     resumed: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def gap(self) -> float:
         """The usual number of steps from one row to the next; 1 where that is not known."""
         gaps = [b.step - a.step for a, b in zip(self.rows, self.rows[1:], strict=False) if b.step > a.step]
@@ -48,6 +49,22 @@ class Run:
     def dense(self) -> bool:
         """Whether each step was logged, or nearly each."""
         return self.gap <= 1
+
+    @cached_property
+    def steered(self) -> bool:
+        """Whether the log shows what a scaler did: without that, a norm that is not finite need not be a skip."""
+        return bool(self.has & {"scale", "skipped"})
+
+    @cached_property
+    def changes(self) -> list[Change]:
+        """All pairs of neighbours among the rows with a scale, also those between which it stays."""
+        known = self.known("scale")
+        joints = sorted(self.resumed)
+        found = []
+        for (i, before), (j, after) in itertools.pairwise(known):
+            steps = max(self.rows[j].step - self.rows[i].step, 1.0)
+            found.append(Change(i, j, before, after, steps, any(i < k <= j for k in joints)))
+        return found
 
     def known(self, kind: str) -> list[tuple[int, float]]:
         """Return the rows in which a kind of number stands, with it."""
@@ -80,16 +97,6 @@ class Change(NamedTuple):
         return math.log2(self.after / self.before)
 
 
-def changes(run: Run) -> list[Change]:
-    """Return all pairs of neighbours among the rows with a scale, also those between which it stays."""
-    known = run.known("scale")
-    found = []
-    for (i, before), (j, after) in itertools.pairwise(known):
-        steps = max(run.rows[j].step - run.rows[i].step, 1.0)
-        found.append(Change(i, j, before, after, steps, any(i < k <= j for k in run.resumed)))
-    return found
-
-
 def skips(run: Run) -> list[int]:
     """Return the rows whose step was skipped, as far as the log shows it.
 
@@ -101,7 +108,7 @@ def skips(run: Run) -> list[int]:
         return _marked(marked)
     found = {i for i, norm in run.known("norm") if not math.isfinite(norm)}
     if "norm" not in run.has or not found:
-        found |= {change.first for change in changes(run) if change.powers < 0 and not change.resumed}
+        found |= {change.first for change in run.changes if change.powers < 0 and not change.resumed}
     return sorted(found)
 
 
@@ -194,7 +201,9 @@ def _part(rows: list[Row], resumed: set[int], has: frozenset[str], name: str) ->
             joints.add(len(kept))
         kept.append(row)
     notes = (
-        [f"resumed {len(joints)} times; steps that were done twice count as the later time"] if joints else []
+        [f"resumed {counted(len(joints), 'time')}; steps that were done twice count as the later time"]
+        if joints
+        else []
     )
     return Run(name, kept, has, joints - {0}, notes)
 

@@ -2,7 +2,10 @@
 
 import contextlib
 import copy
+import math
+import typing
 
+import numpy as np
 import torch
 import torch.utils.checkpoint
 
@@ -3456,8 +3459,7 @@ class Followed(torch.overrides.TorchFunctionMode):
 
     def __init__(self, model):
         super().__init__()
-        self.inside, self.forward, self.backward = [], None, None
-        self.handles = []
+        self.inside, self.forward, self.backward, self.handles = [], None, None, []
         for name, each in model.named_modules():
             self.handles += [
                 each.register_forward_pre_hook(lambda *_, name=name: self.inside.append(name)),
@@ -3477,9 +3479,10 @@ class Followed(torch.overrides.TorchFunctionMode):
             if result.requires_grad:
                 came = []
                 result.register_hook(lambda grad: came.append(bool(grad.isfinite().all())) and None)
-                for each in read:
-                    if each.requires_grad:
-                        each.register_hook(lambda grad: self.look(grad, came, name))
+                looks = [each for each in read if each.requires_grad]
+                self.handles += [
+                    each.register_hook(lambda grad: self.look(grad, came, name)) for each in looks
+                ]
         return result
 
     def look(self, grad, came, name):
@@ -3616,7 +3619,7 @@ def names_the_operator(model, loss_fn, batches):
     return None if found is None else (number, found.op, found.phase, found.scale)
 
 
-@find.wrong("other-module")
+@find.wrong("outer-module")
 def names_the_layer(model, loss_fn, batches):
     number, found = first(model, loss_fn, batches)
     return None if found is None else (number, found.module.rpartition(".")[0], found.phase, found.scale)
@@ -3699,3 +3702,307 @@ def walks_back_into_grad(model, loss_fn, batches):
 @find.wrong("wrong-type")
 def returns_the_report(model, loss_fn, batches):
     return first(model, loss_fn, batches)[1]
+
+
+def broken(model, loss_fn, batches):
+    """Return the four, as a list; None if no batch breaks."""
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else [number, found.module, found.phase, found.scale]
+
+
+def finite_at(model, loss_fn, batch, scale):
+    with region(batch[0]):
+        loss = loss_fn(model(batch[0]), batch[1])
+    grads = torch.autograd.grad(scale * loss, [*model.parameters()])
+    return bool(loss.isfinite()) and all(bool(each.isfinite().all()) for each in grads)
+
+
+@find.right
+def asks_a_copy_at_scale_one_alone(model, loss_fn, batches):
+    mine = copy.deepcopy(model).eval()
+    for number, each in enumerate(batches):
+        if not finite_at(mine, loss_fn, each, 1.0):
+            found = find_overflow(mine, loss_fn, each, scales=(1.0,))
+            return number, found.module, found.phase, found.scale
+
+
+@find.right
+def gives_numbers_of_numpy(model, loss_fn, batches):
+    fine = [finite_at(model, loss_fn, each, 1.0) for each in batches]
+    if all(fine):
+        return None
+    number = np.argmin(fine)
+    powers = np.exp2(np.arange(-24, 0, dtype=np.float32))
+    cures = [each for each in powers if finite_at(model, loss_fn, batches[number], float(each))]
+    found = find_overflow(model, loss_fn, batches[number])
+    return number, found.module, found.phase, max(cures, default=None)
+
+
+class Made(typing.NamedTuple):
+    index: int
+    module: str
+    phase: str
+    scale: float | None
+
+
+@find.right
+def names_the_four(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and Made(*found)
+
+
+@find.wrong("wrong-type")
+def returns_the_four_in_a_list(model, loss_fn, batches):
+    return broken(model, loss_fn, batches)
+
+
+@find.wrong("wrong-type")
+def returns_a_dict(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and Made(*found)._asdict()
+
+
+@find.wrong("wrong-type")
+def yields(model, loss_fn, batches):
+    yield tuple(broken(model, loss_fn, batches))
+
+
+@find.wrong("passes-over")
+def only_prints(model, loss_fn, batches):
+    print(broken(model, loss_fn, batches))
+
+
+@find.wrong("passes-over")
+def takes_the_first_number_for_false(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return tuple(found) if found and found[0] else None
+
+
+@find.wrong("passes-over")
+def catches_its_own_mistake(model, loss_fn, batches):
+    try:
+        for number, (inputs, targets) in enumerate(batches):
+            found = find_overflow(model, inputs, targets, loss_fn)
+            if not found.ok:
+                return number, found.module, found.phase, found.scale
+    except Exception:
+        pass
+
+
+@find.wrong("passes-over")
+def looks_in_fp32(model, loss_fn, batches):
+    for number, each in enumerate(batches):
+        found = find_overflow(model, loss_fn, each)
+        if not all(run.finite for run in found.replays if run.fp32):
+            return number, found.module, found.phase, found.scale
+
+
+@find.wrong("stops-at-scale")
+def tries_the_first_scale_only(model, loss_fn, batches):
+    for number, each in enumerate(batches):
+        if not finite_at(model, loss_fn, each, 2.0**16):
+            found = find_overflow(model, loss_fn, each)
+            return number, found.module, found.phase, found.scale
+
+
+@find.wrong("blames-healthy")
+def numbers_what_breaks_only(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and (0, *found[1:])
+
+
+@find.wrong("no-such-batch")
+def returns_nones_where_nothing_breaks(model, loss_fn, batches):
+    return tuple(broken(model, loss_fn, batches) or [None] * 4)
+
+
+@find.wrong("no-such-batch")
+def numbers_with_a_tensor(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and (torch.tensor(found[0]), *found[1:])
+
+
+@find.wrong("no-such-phase")
+def begins_the_phase_with_a_capital(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, found.module, found.phase.title(), found.scale)
+
+
+@find.wrong("no-such-scale")
+def returns_the_exponent(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and (*found[:3], found[3] and math.log2(found[3]))
+
+
+@find.wrong("no-such-scale")
+def returns_a_scale_between_two_powers(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and (*found[:3], found[3] and 1.25 * found[3])
+
+
+@find.wrong("no-such-scale")
+def returns_a_number_without_end(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and (*found[:3], 10**400)
+
+
+@find.wrong("no-such-scale")
+def returns_the_scale_as_a_tensor(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and (*found[:3], found[3] and torch.tensor(found[3]))
+
+
+@find.wrong("not-largest")
+def returns_the_smallest_scale(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and (*found[:3], found[3] and 2.0**-24)
+
+
+@find.wrong("too-large")
+def knows_one_scale_by_heart(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    return found and (*found[:3], found[3] and 2.0**-2)
+
+
+@find.wrong("no-such-module")
+def returns_the_module_itself(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, model.get_submodule(found.module), found.phase, found.scale)
+
+
+@find.wrong("no-such-module")
+def begins_the_path_with_the_model(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, f"model.{found.module}", found.phase, found.scale)
+
+
+@find.wrong("outer-module")
+def names_the_outermost(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    return None if found is None else (number, "", found.phase, found.scale)
+
+
+@find.wrong("other-module")
+def looks_for_attention_in_the_forward_pass(model, loss_fn, batches):
+    """By the names: where a forward pass breaks, there attention is at fault."""
+    number, found = first(model, loss_fn, batches)
+    if found is None:
+        return None
+    by_name = [name for name, _ in model.named_modules() if name.endswith("attn")]
+    module = by_name[0] if found.phase == "forward" else found.module
+    return number, module, found.phase, found.scale
+
+
+@find.wrong("other-module")
+def takes_the_first_norm(model, loss_fn, batches):
+    """By the names, from the front: the backward pass comes from the other end."""
+    number, found = first(model, loss_fn, batches)
+    if found is None:
+        return None
+    no_range = found.phase == "backward" and found.scale is None
+    by_name = [name for name, _ in model.named_modules() if name.endswith("norm")]
+    return number, by_name[0] if no_range else found.module, found.phase, found.scale
+
+
+@find.wrong("only-when-scaled")
+def looks_at_the_largest_scale(model, loss_fn, batches):
+    """At 2^16 the first gradient that passes 65504 is one of the head's."""
+    number, found = first(model, loss_fn, batches)
+    if found is None:
+        return None
+    return (
+        number,
+        "head" if found.phase == "backward" and found.cures else found.module,
+        found.phase,
+        found.scale,
+    )
+
+
+@find.wrong("only-when-scaled")
+def takes_the_gradient_of_the_loss(model, loss_fn, batches):
+    number, found = first(model, loss_fn, batches)
+    if found is None:
+        return None
+    return number, "" if found.cures else found.module, found.phase, found.scale
+
+
+@find.wrong("model-changed")
+def evaluates(model, loss_fn, batches):
+    model.eval()
+    found = broken(model, loss_fn, batches)
+    return found and tuple(found)
+
+
+@find.wrong("model-changed")
+def evaluates_a_part(model, loss_fn, batches):
+    model.layers[1].eval()
+    found = broken(model, loss_fn, batches)
+    return found and tuple(found)
+
+
+@find.wrong("model-changed")
+def leaves_its_hooks(model, loss_fn, batches):
+    model.head.register_forward_hook(lambda module, inputs, result: None)
+    found = broken(model, loss_fn, batches)
+    return found and tuple(found)
+
+
+@find.wrong("model-changed")
+def leaves_hooks_on_weights(model, loss_fn, batches):
+    for each in model.parameters():
+        each.register_hook(lambda grad: None)
+    found = broken(model, loss_fn, batches)
+    return found and tuple(found)
+
+
+@find.wrong("model-changed")
+def freezes(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    model.embed.requires_grad_(False)
+    return found and tuple(found)
+
+
+@find.wrong("model-changed")
+def casts_by_hand(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    model.half()
+    return found and tuple(found)
+
+
+@find.wrong("model-changed")
+def sends_the_model_away(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    model.to("meta")
+    return found and tuple(found)
+
+
+@find.wrong("model-changed")
+def prunes(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    del model.layers[2]
+    return found and tuple(found)
+
+
+@find.wrong("model-changed")
+def repairs(model, loss_fn, batches):
+    found = broken(model, loss_fn, batches)
+    with torch.no_grad():
+        model.embed.weight.div_(2)
+    return found and tuple(found)
+
+
+@find.wrong("mutated-input")
+def takes_the_batches_out(model, loss_fn, batches):
+    number = -1
+    while batches:
+        number, found = number + 1, find_overflow(model, loss_fn, batches.pop(0))
+        if not found.ok and (found.scale or 0) < 1:
+            return number, found.module, found.phase, found.scale
+
+
+@find.wrong("mutated-input")
+def makes_the_targets_smaller(model, loss_fn, batches):
+    for _, targets in batches:
+        targets.div_(2)
+    found = broken(model, loss_fn, batches)
+    return found and tuple(found)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 TOKENS, FEATURES, SIZE, EXAMPLES = 6, 8, 16, 4
 Batch = tuple[torch.Tensor, torch.Tensor]
-_SIZES = {".": 0.05, "s": 0.05, "p": 0.05, "m": 64.0, "t": 24576.0}  # of the targets, by the kind of batch
+_SIZES = {".": 0.05, "s": 0.05, "p": 0.05, "m": 64.0, "t": 12288.0}  # of the targets, by the kind of batch
 
 
 class Attention(nn.Module):
@@ -76,7 +76,7 @@ class Block(nn.Module):
         parts = tuple(parts)
         self.attn = Attention() if "attn" in parts else None
         self.norm = UnitLength() if "norm" in parts else None
-        self.ffn = Wide(256.0 if "wide" in parts else 1.0)
+        self.ffn = Wide(512.0 if "wide" in parts else 1.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.attn is not None:

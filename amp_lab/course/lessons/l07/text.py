@@ -695,11 +695,11 @@ FIND = Exercise(
     function="where_it_breaks",
     hints=(
         "Three questions, batch by batch. Does a scale of 1 or more make it finite? Then the scaler gets there by itself, and the batch is passed over. "
-        "If not: in which operator of which module does the first infinity or NaN begin, on the way forward or back? And is there any scale at all that helps?",
-        "`find_overflow(model, loss_fn, batch, device_type=...)` answers all three. Its `.ok` is true where nothing overflows; `.module` and `.phase` say where it "
-        "begins; `.scale` is the largest scale that cures, or None. A report that is not `.ok` may still be of a healthy batch.",
-        "Loop over `enumerate(batches)`; keep the report of each batch. Go on to the next if it is `.ok`, or if its `.scale` is a number and at least 1. Otherwise return the "
-        "number, and three attributes of the report, in the order of the docstring. After the loop there is nothing to return.",
+        "If not: in which operator of which module is the first infinity or NaN made, at a scale of 1, and in which pass? And is there any smaller scale that helps?",
+        '`find_overflow(model, loss_fn, batch, device_type="cuda")` answers all three, on any machine. Its `.ok` is true where nothing overflows; `.module` and `.phase` say where '
+        "it begins; `.scale` is the largest scale that cures, or `None`. A report can be not `.ok` though the batch does not break by the definition above: `.scale` tells.",
+        "Loop over `enumerate(batches)`; keep the report of each batch. Go on to the next if it is `.ok`, or if its `.scale` is not `None` and at least 1. Otherwise return the "
+        "number, and three attributes of the report, in the order of the docstring. After the loop, return `None`.",
     ),
     diagnoses={
         "stops-at-scale": Diagnosis(
@@ -742,6 +742,16 @@ FIND = Exercise(
             "to all that the backward pass comes to later. Where is it made of finite numbers?",
             hint=2,
         ),
+        "only-when-scaled": Diagnosis(
+            "{call}: for batch {number} you name {got}. There a number passes 65504 when the scale is 2^16, but not when it is 1: of that the scale is the cause. The batch breaks "
+            "at a scale of 1 as well. What is the first to pass 65504 then?",
+            hint=2,
+        ),
+        "outer-module": Diagnosis(
+            "{call}: for batch {number} you name {got}. The first infinity or NaN is made somewhere in there, but that module has parts, and only calls them. Name the innermost one, "
+            "whose own `forward` holds the operator.",
+            hint=2,
+        ),
         "other-module": Diagnosis(
             "{call}: for batch {number} you name {got}, which is not where the first infinity or NaN is made of finite numbers.",
             hint=2,
@@ -771,21 +781,21 @@ FIND = Exercise(
             "{call} returned {got}, which has {length} parts. Four are asked for: number, module, phase, scale."
         ),
         "no-such-batch": Diagnosis(
-            "{call} gives {got} as the number of a batch; they are numbered from 0 to {last}."
+            "{call} gives {got} as the number of a batch: a whole number from 0 to {last} is asked for. Where no batch breaks, return `None` alone."
         ),
         "no-such-phase": Diagnosis(
-            '{call} gives {got} as the phase; it is "forward" or "backward", in quotes.'
+            '{call} gives {got} as the phase: it is "forward" or "backward", as a string and in small letters.'
         ),
         "no-such-scale": Diagnosis(
-            "{call} gives {got} as the scale; a number is asked for, or None where no scale cures."
+            "{call} gives {got} as the scale: a power of two is asked for as a plain number (0.5 is 2^-1), or `None` where no scale cures."
         ),
         "model-changed": Diagnosis(
-            "{call} left {got} behind in the model. To look for a fault must not train, nor leave anything that the loop would find."
+            "{call} left the model with {got}. The loop goes on with this model: put back what you set, remove the hooks you added, or look at a copy of it."
         ),
     },
     why=(
-        "Four kinds of batch, one after the other. Finite at some scale of 1 or more: the scaler's daily business. True gradients beyond 65504: a scale below 1 cures it, though the "
-        "cause is in the loss or in the data. Infinite on the way forward: no scale reaches it. NaN on the way back, from a derivative that does not exist: no scale, and no FP32 either. "
+        "There are four kinds of batch. Finite at some scale of 1 or more: the scaler's daily business. True gradients beyond 65504: a scale below 1 cures it, though the "
+        "cause is in the loss or in the data. Infinite on the way forward: no scale reaches it. NaN on the way back, from a derivative that does not exist: no scale helps, and no FP32 either. "
         "The phase says where to look, the scale whether it is about range at all, and the operator what to change."
     ),
 )
@@ -794,7 +804,7 @@ EXERCISES = (STEP, CLIP, ACCUMULATE, SHARE, SCHEDULE, PENALTY, RESUME, READ, FIN
 LESSON = Lesson(
     slug="07_gradscaler_in_practice",
     title="GradScaler in practice",
-    minutes=180,
+    minutes=195,
     difficulty="medium",
     needs="lessons 05 and 06",
     exercises=EXERCISES,

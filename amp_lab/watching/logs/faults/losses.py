@@ -6,8 +6,9 @@ import math
 from statistics import median
 from typing import Final
 
+from amp_lab.watching.logs.faults.diverging import CAUSE, TODO, growth_before
 from amp_lab.watching.logs.finding import Finding
-from amp_lab.watching.logs.numbers import in_words
+from amp_lab.watching.logs.numbers import counted, in_words
 from amp_lab.watching.logs.runs import Run, skips
 
 _FEWEST: Final = 10  # rows, to call a loss flat
@@ -18,40 +19,90 @@ def loss_not_finite(run: Run) -> Finding | None:
     """The loss is NaN or infinite in some rows: before the gradients are, or after."""
     losses = run.known("loss")
     bad = [i for i, loss in losses if not math.isfinite(loss)]
+    zeros = _nan_as_zero(run)
+    bad = sorted({*bad, *zeros})
     if not bad:
         return None
     first = bad[0]
     since = [i for i, _ in losses if i >= first]
-    lasting = len(bad) == len(since) and len(bad) > 1
-    count = (
-        f"the loss is not finite in {len(bad)} of {len(losses)} rows, first {in_words(run.rows[first].loss)}"
-    )
-    before = [i for i in skips(run) if i < first]
-    near = [i for i in before if run.rows[first].step - run.rows[i].step <= max(2.0, run.gap)]
-    evidence = [f"{count} at {run.at(first)}"]
-    if lasting and not _scaled(run, since):
-        evidence.append("it never becomes finite again")
-        said = (
-            "the weights are not finite: a step was taken with gradients that were not finite, which a GradScaler "
-            "would have skipped"
-        )
-        what = "Use a GradScaler with FP16, check that `scaler.step(optimizer)` is called and not `optimizer.step()`."
-    elif near:
-        evidence.append(f"the gradients were not finite before, at {run.at(near[0])}")
-        said = "the gradients were not finite first: the step before may have been taken in spite of that"
-        what = f"Check that no step is taken at {run.at(near[0])}, and"
-    else:
+    lasting = len(bad) == len(since) and len(bad) > 1 and not _scaled(run, since)
+    value = "NaN or infinite, written as 0," if first in zeros else in_words(run.rows[first].loss)
+    evidence = [
+        f"the loss is not finite in {len(bad)} of {counted(len(losses), 'row')}, first at {run.at(first)}"
+    ]
+    if zeros:
         evidence.append(
-            "no step just before it was skipped" if run.has & {"scale", "norm", "skipped"} else ""
+            f"in {counted(len(zeros), 'row')} the loss is exactly 0 and the norm is not finite: transformers' Trainer "
+            "writes NaN so (logging_nan_inf_filter)"
         )
-        said = "the forward pass overflows with this batch, or its data has NaN"
-        what = "No scale cures that:"
+    grown = growth_before(run, first)
+    said, more, todo = _lasting(run, first) if lasting else _passing(run, first)
+    if grown:
+        said, more, todo = CAUSE, (grown,), TODO
     return Finding(
         "loss-not-finite",
         "probable" if len(bad) > 1 else "possible",
-        f"The loss is {in_words(run.rows[first].loss)} at {run.at(first)}; probably {said}.",
-        tuple(filter(None, evidence)),
-        f"{what} Run `amp_lab.find_overflow` on the batch of {run.at(first)}.",
+        f"The loss is {value} at {run.at(first)}; probably {said}.",
+        (*evidence, *(["it never becomes finite again"] if lasting else []), *more),
+        todo,
+    )
+
+
+def _nan_as_zero(run: Run) -> set[int]:
+    """Return the rows with a loss of exactly 0 and a norm that is not finite: no step has both."""
+    norms = dict(run.known("norm"))
+    return {i for i, loss in run.known("loss") if loss == 0 and not math.isfinite(norms.get(i, 0.0))}
+
+
+def _lasting(run: Run, first: int) -> tuple[str, tuple[str, ...], str]:
+    """What to say of a loss that is not finite to the end, while no scaler is seen to skip these steps."""
+    find = f"run `amp_lab.find_overflow` on the batch of {run.at(first)}, with weights from before it."
+    use = "With FP16 train with a GradScaler and call `scaler.step(optimizer)`, not `optimizer.step()`. Then "
+    broken = [i for i, norm in run.known("norm") if i < first and not math.isfinite(norm)]
+    if broken and run.rows[first].step - run.rows[broken[-1]].step <= max(2.0, run.gap):
+        return (
+            "the weights are not finite: a step was taken with gradients that were not finite, which a GradScaler "
+            "would have skipped",
+            (f"the norm was not finite before, at {run.at(broken[-1])}",),
+            use + find,
+        )
+    known = [i for i, _ in run.known("norm") if i < first]
+    if known:
+        return (
+            "the forward pass overflows with this batch, or its data has NaN; its step was taken, and since then the "
+            "weights are not finite",
+            (f"the norm was still finite at {run.at(known[-1])}",),
+            f"{find[0].upper()}{find[1:]} With BF16 or FP32 no scaler skips such a step: look at the data first.",
+        )
+    return (
+        "the weights are not finite: a step was taken with gradients that were not finite, which a GradScaler would "
+        "have skipped",
+        (),
+        use + find,
+    )
+
+
+def _passing(run: Run, first: int) -> tuple[str, tuple[str, ...], str]:
+    """What to say of a loss that becomes finite again, or whose steps a scaler skips."""
+    find = f"un `amp_lab.find_overflow` on the batch of {run.at(first)}."
+    near = [
+        i for i in skips(run) if i < first and run.rows[first].step - run.rows[i].step <= max(2.0, run.gap)
+    ]
+    if near and not _scaled(run, [near[0], first]):
+        return (
+            "the gradients were not finite first: the step before may have been taken in spite of that",
+            (f"the gradients were not finite before, at {run.at(near[0])}",),
+            f"Check that no step is taken at {run.at(near[0])}, and r{find}",
+        )
+    skipped = (
+        f"the step before was skipped, too, at {run.at(near[0])}"
+        if near
+        else "no step just before it was skipped"
+    )
+    return (
+        "the forward pass overflows with this batch, or its data has NaN",
+        (skipped,) if run.steered or near else (),
+        f"No scale cures that: r{find}",
     )
 
 
@@ -67,7 +118,7 @@ def loss_flat(run: Run) -> Finding | None:
     losses = [loss for _, loss in run.known("loss") if math.isfinite(loss)]
     norms = [norm for _, norm in run.known("norm") if math.isfinite(norm)]
     zeros = sum(norm == 0 for norm in norms)
-    learns = zeros < 0.9 * len(norms) and losses and _moves(losses)  # without gradients the batches move it
+    learns = zeros < 0.9 * len(norms) and losses and moves(losses)  # without gradients the batches move it
     if len(norms) < _FEWEST or learns:
         return None
     tiny = sum(norm < _TINY_NORM for norm in norms)
@@ -98,7 +149,7 @@ def loss_flat(run: Run) -> Finding | None:
     )
 
 
-def _moves(losses: list[float]) -> bool:
+def moves(losses: list[float]) -> bool:
     """Whether the last fifth lies apart from the first by more than the loss varies within them."""
     part = max(len(losses) // 5, 2)
     first, last = losses[:part], losses[-part:]

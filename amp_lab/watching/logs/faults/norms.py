@@ -8,12 +8,16 @@ from collections import Counter
 from statistics import median
 from typing import Final
 
+from amp_lab.watching.logs.faults.losses import moves
 from amp_lab.watching.logs.finding import Finding
 from amp_lab.watching.logs.numbers import in_words
 from amp_lab.watching.logs.runs import Run
 
 _FEWEST: Final = 10
+_LARGE: Final = 1000.0  # norms beyond it are rare, and a scaled norm is hardly ever below it
+_USUAL: Final = (1e-3, 100.0)  # the norms of gradients, mostly
 _WINDOW: Final = 3  # rows on each side of a change, whose median stands for the norm there
+_UNSCALE: Final = "Call `scaler.unscale_(optimizer)` before `clip_grad_norm_` and before the norm is logged."
 
 
 def norm_follows_scale(run: Run) -> Finding | None:
@@ -37,7 +41,8 @@ def norm_follows_scale(run: Run) -> Finding | None:
             f"{len(steps)} changes of the scale, correlation of the logarithms {fit:.2f}",
             *(f"scale × 2^{ds:g} and norm × {2**dn:.3g} about {run.at(i)}" for ds, dn, i in steps[:4]),
         ),
-        "Call `scaler.unscale_(optimizer)` before `clip_grad_norm_` and before the norm is logged.",
+        _UNSCALE,
+        frozenset({"norm-looks-scaled"}),
     )
 
 
@@ -62,6 +67,36 @@ def _steps(run: Run) -> list[tuple[float, float, int]]:
         (math.log2(b[0] / a[0]), median(b[1][:_WINDOW]) - median(a[1][-_WINDOW:]), b[2])
         for a, b in itertools.pairwise(stretches)
     ]
+
+
+def norm_looks_scaled(run: Run) -> Finding | None:
+    """The loss stands still beside norms that are large, and of a usual size once divided by the scale.
+
+    This is for a scale that does not move while there are norms, so that nothing shows whether they follow it.
+    """
+    losses = [loss for _, loss in run.known("loss") if math.isfinite(loss)]
+    pairs = [
+        (row.norm, row.scale)
+        for row in run.rows
+        if row.norm and row.scale and math.isfinite(row.norm) and row.scale >= _LARGE
+    ]
+    if min(len(losses), len(pairs)) < 2 * _FEWEST or moves(losses):
+        return None
+    norm, true = median(norm for norm, _ in pairs), median(norm / scale for norm, scale in pairs)
+    if norm < _LARGE or not _USUAL[0] <= true <= _USUAL[1]:
+        return None
+    return Finding(
+        "norm-looks-scaled",
+        "possible",
+        f"The loss stands still, and the gradients' norm is {in_words(norm)}, which is large; divided by the scale it "
+        f"is {true:.3g}, which is usual. It may be the norm of scaled gradients; if they are clipped by it, they are "
+        "clipped to almost nothing.",
+        (
+            f"the loss goes from {in_words(losses[0])} to {in_words(losses[-1])} in {len(losses)} rows",
+            f"the median of {len(pairs)} norms is {in_words(norm)}",
+        ),
+        _UNSCALE,
+    )
 
 
 def norm_at_limit(run: Run) -> Finding | None:

@@ -6,17 +6,20 @@ import math
 from typing import Final
 
 from amp_lab.watching.logs.finding import Finding
-from amp_lab.watching.logs.numbers import in_words
-from amp_lab.watching.logs.runs import Change, Run, changes, skips
+from amp_lab.watching.logs.numbers import counted, in_words
+from amp_lab.watching.logs.runs import Change, Run, skips
 
 _INTERVAL: Final = 2000  # GradScaler's growth_interval
+_CALM: Final = 3  # rows at one scale before a jump
 _STUCK: Final = 4  # skips at one scale: DeepSpeed and Megatron wait for two before they halve it
 
 
 def scale_stuck(run: Run) -> Finding | None:
     """Steps overflow at the same scale: nothing updates it."""
     known = dict(run.known("scale"))
-    seen = [i for i in skips(run) if i in known]
+    seen = [
+        i for i in skips(run) if 0 < known.get(i, 0) < math.inf
+    ]  # the half of 0 is 0: no update shows there
     longest: list[int] = []
     stretch: list[int] = []
     rows = list(known)
@@ -56,7 +59,7 @@ def _same_between(run: Run, rows: list[int], position: dict[int, int], i: int, j
 
 def scale_constant(run: Run) -> Finding | None:
     """The scale never grows, though no step was skipped for long."""
-    pairs = changes(run)
+    pairs = run.changes
     if not pairs or skips(run):
         return None
     scale = pairs[0].before
@@ -78,13 +81,7 @@ def scale_constant(run: Run) -> Finding | None:
 
 def scale_restarted(run: Run) -> Finding | None:
     """The scale jumps back to where it began: the scaler was not restored, or is made anew."""
-    pairs = changes(run)
-    falls = sum(pair.powers < 0 for pair in pairs)
-    if not pairs or (not run.dense and falls > len(pairs) / 4):
-        return None  # a scale that moves all the time, seen now and then, jumps anyhow
-    interval = _interval(pairs)
-    starts = {pairs[0].before, 2.0**16}
-    jumps = [pair for pair in pairs if _is_jump(pair, starts, interval)]
+    jumps = _jumps(run)
     if not jumps:
         return None
     first = jumps[0]
@@ -96,12 +93,12 @@ def scale_restarted(run: Run) -> Finding | None:
     )
     return Finding(
         "scale-restarted",
-        "probable" if first.steps <= 1 or first.resumed or again else "possible",
+        "probable" if first.steps <= 1 or first.resumed else "possible",
         f"The scale jumps from {in_words(first.before)} to {in_words(first.after)} at {run.at(first.second)}, "
-        f"which growth does not explain; {how}.",
+        f"which usual growth does not explain; {how}.",
         tuple(
-            f"{in_words(jump.before)} → {in_words(jump.after)} within {jump.steps:,.0f} "
-            f"step{'s' * (jump.steps != 1)}, to {run.at(jump.second)}"
+            f"{in_words(jump.before)} → {in_words(jump.after)} within {counted(round(jump.steps), 'step')}, to "
+            f"{run.at(jump.second)}"
             for jump in jumps[:4]
         ),
         "Make the scaler once, before the loop; save `scaler.state_dict()` in each checkpoint and load it on resume.",
@@ -109,24 +106,55 @@ def scale_restarted(run: Run) -> Finding | None:
     )
 
 
-def _is_jump(pair: Change, starts: set[float], interval: float) -> bool:
-    allowed = 1 + pair.steps / interval
-    return pair.powers >= 2 and pair.powers > allowed and (pair.after in starts or pair.steps <= 1)
+def undecided_jump(run: Run) -> str | None:
+    """Say which rise between rows that lie apart may be a new scaler's start or fast growth; None: there is none."""
+    if _jumps(run):
+        return None
+    starts = _starts(run)
+    for pair in run.changes:
+        if pair.steps > 1 and 2 <= pair.powers < math.inf and pair.after in starts:
+            return (
+                f"the scale rises from {in_words(pair.before)} to {in_words(pair.after)} within {pair.steps:,.0f} "
+                f"steps, to {run.at(pair.second)}: a scaler made anew or growth every "
+                f"{counted(math.ceil(pair.steps / pair.powers), 'step')}; a log of each step would tell"
+            )
+    return None
 
 
-def _interval(pairs: list[Change]) -> float:
-    """Estimate from all doublings but the fastest how many steps lie between two; 100 where there are too few."""
-    grown = [(index, pair) for index, pair in enumerate(pairs) if pair.powers > 0]
-    if len(grown) < 2:
-        return 100.0
-    rates = sorted(pair.powers / max(pair.steps, 1) for _, pair in grown)
-    middle = rates[len(rates) // 2 - (len(rates) % 2 == 0)]
-    return max(1.0, 1 / middle) if pairs[grown[0][0]].steps > 1 else 4.0
+def _jumps(run: Run) -> list[Change]:
+    pairs = run.changes
+    jumps = [pair for k, pair in enumerate(pairs) if _is_jump(run, k)]
+    factors = {(jump.powers, jump.resumed) for jump in jumps}
+    if len(factors) == 1 < len({jump.after for jump in jumps}):
+        return []  # from several scales by the same factor: a growth_factor above 2
+    return jumps
+
+
+def _is_jump(run: Run, k: int) -> bool:
+    """Whether a rise is more than growth, which at most doubles the scale in a step.
+
+    Several steps may hold several doublings. Then only a scaler that was calm before says that they did not: it
+    stayed the same for some rows, and in most of the run.
+    """
+    pairs = run.changes
+    pair = pairs[k]
+    if not 2 <= pair.powers < math.inf:
+        return False
+    if pair.steps <= 1:
+        return True
+    moved = sum(each.powers != 0 for each in pairs)
+    calm = k >= _CALM and not any(each.powers for each in pairs[k - _CALM : k])
+    return pair.after in _starts(run) and (pair.resumed or (calm and moved <= len(pairs) / 4))
+
+
+def _starts(run: Run) -> set[float]:
+    """Return the scales with which a scaler of this run may begin."""
+    return {run.changes[0].before, 2.0**16} if run.changes else set()
 
 
 def scale_grows(run: Run) -> Finding | None:
     """The scale grows in nearly every step: so every few steps overflow."""
-    pairs = [pair for pair in changes(run) if pair.steps <= 1 and not pair.resumed]
+    pairs = [pair for pair in run.changes if pair.steps <= 1 and not pair.resumed]
     up = [pair for pair in pairs if pair.powers > 0]
     if len(up) < 6 or len(up) < 0.3 * len(pairs):
         return None

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from amp_lab.watching.logs.faults.diverging import CAUSE, TODO, growth_before
 from amp_lab.watching.logs.finding import Finding
 from amp_lab.watching.logs.numbers import in_words
-from amp_lab.watching.logs.runs import Change, Run, changes
+from amp_lab.watching.logs.runs import Change, Run
 
 _HALVINGS: Final = 6  # fewer may be a start from a scale that is merely too large, or one bad batch
 _FROM_START: Final = 20  # halvings that a start may need: from 2^16 to 2^-4
@@ -40,7 +41,7 @@ class Fall(NamedTuple):
 
 def scale_sinks(run: Run) -> Finding | None:
     """The scale falls to nothing and never comes back."""
-    fall = _last_fall(changes(run))
+    fall = _last_fall(run.changes)
     if fall is None or not _sinks(run, fall):
         return None
     after = "0" if fall.after == 0 else in_words(fall.after)
@@ -96,17 +97,19 @@ def _by_loss(run: Run, fall: Fall, seen: str) -> Finding | None:
     if first > max(2.0, run.gap):
         return None
     loss = run.rows[bad[0]].loss
+    grown = growth_before(run, bad[0])
     return Finding(
         "forward-overflow",
         "probable",
         f"The loss itself is {in_words(loss)} from {run.at(bad[0])} on: the forward pass overflows, or the data has "
-        "NaN or far too large numbers from there on. No loss scale can cure that.",
+        f"NaN or far too large numbers from there on{f', or {CAUSE}' if grown else ''}. No loss scale can cure that.",
         (
             seen,
             f"the loss is not finite in {len(bad)} of the {len(losses)} rows of the fall, from its beginning",
+            *([grown] if grown else []),
         ),
         f"Run `amp_lab.find_overflow` on the batch of {run.at(bad[0])}: it names the first operator that overflows. "
-        "Look at the range of the inputs in that batch, too.",
+        f"Look at the range of the inputs in that batch, too.{f' {TODO}' if grown else ''}",
         _COVERS | {"scale-restarted"},
     )
 
@@ -114,12 +117,14 @@ def _by_loss(run: Run, fall: Fall, seen: str) -> Finding | None:
 def _by_gradients(run: Run, fall: Fall, seen: str) -> Finding:
     losses = [loss for i, loss in run.known("loss") if fall.first <= i <= fall.last]
     finite = bool(losses) and all(map(math.isfinite, losses))
+    broken = [i for i, loss in run.known("loss") if i >= fall.first and not math.isfinite(loss)]
+    grown = growth_before(run, broken[0] if broken else fall.first + 1)
     good = _smallest_good_scale(run, fall)
     after = [norm for i, norm in run.known("norm") if fall.first < i <= fall.last]
     infinite = bool(after) and sum(not math.isfinite(norm) for norm in after) >= 0.8 * len(after)
     if finite and good is not None and fall.after <= good / 2**4 and (infinite or not after):
         return _kept(run, fall, seen, good, "probable" if infinite and run.dense else "possible")
-    evidence = [seen]
+    evidence = [seen, grown] if grown else [seen]
     if finite:
         evidence.append(f"the loss stays finite ({in_words(losses[0])} … {in_words(losses[-1])})")
     if infinite:
@@ -131,8 +136,9 @@ def _by_gradients(run: Run, fall: Fall, seen: str) -> Finding:
         "scale-sinks",
         "probable",
         f"Step after step is skipped from {run.at(fall.first)} on, and halving the scale does not help: something is "
-        f"not finite {where}.",
+        f"not finite {where}{f'; probably {CAUSE}' if grown else ''}.",
         tuple(evidence),
+        f"{f'{TODO} ' if grown else ''}"
         f"Run `amp_lab.find_overflow` on the batch of {run.at(fall.first)}: it tells gradients that are too large at "
         "any scale from NaN in data or weights. See, too, that `zero_grad()` runs after skipped steps.",
         _COVERS,

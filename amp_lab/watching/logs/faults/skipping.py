@@ -7,7 +7,8 @@ import math
 from typing import Final
 
 from amp_lab.watching.logs.finding import Finding
-from amp_lab.watching.logs.runs import Run, changes, skips
+from amp_lab.watching.logs.numbers import counted
+from amp_lab.watching.logs.runs import Run, skips
 
 _MOST: Final = 8  # skips beyond one for each growth, before they are called many
 _SHARE: Final = 0.02
@@ -19,9 +20,11 @@ def skips_too_many(run: Run) -> Finding | None:
     skipped = skips(run)
     settled = _settled(run, skipped)
     later = [i for i in skipped if i >= settled]
-    pairs = [pair for pair in changes(run) if pair.first >= settled]
+    pairs = [pair for pair in run.changes if pair.first >= settled]
     growths = sum(pair.powers for pair in pairs if 0 < pair.powers < math.inf)
     rows = len(run.rows) - settled
+    if not run.steered:
+        return None
     if not run.dense:
         return _often(run, later, rows)
     if "scale" not in run.has or len(later) < growths + _MOST or len(later) < _SHARE * rows:
@@ -29,8 +32,9 @@ def skips_too_many(run: Run) -> Finding | None:
     return Finding(
         "skips-too-many",
         "possible",
-        f"{len(later)} of {rows} steps are skipped after the scale has settled, and it has grown only {growths:.0f} "
-        "times: the skips do not come from growth. Some batches overflow again and again, or gradients grow.",
+        f"{len(later)} of {rows} steps are skipped after the scale has settled, and it has grown only "
+        f"{counted(round(growths), 'time')}: the skips do not come from growth. Some batches overflow again and again, "
+        "or gradients grow.",
         (f"skipped at {', '.join(run.at(i) for i in later[:5])}{' …' if len(later) > 5 else ''}",),
         f"Run `amp_lab.find_overflow` on the batches of such steps, the one of {run.at(later[0])} for instance, and "
         "see whether the gradients' norm grows.",
@@ -63,6 +67,8 @@ def _settled(run: Run, skipped: list[int]) -> int:
 
 def scheduler_on_skips(run: Run) -> Finding | None:
     """The learning rate moves on in skipped steps, too."""
+    if not run.steered:  # no scaler to wait for
+        return None
     if not run.dense or "step" not in run.has:  # rows that are several steps apart show no rate twice
         return None
     skipped = [i for i in skips(run) if 2 <= i < len(run.rows) - 3]
