@@ -1103,13 +1103,13 @@ seen
 # From outside both look alike: a skipped step, a halved scale. `find_overflow` runs one batch again, at several scales, in
 # FP32 and operator by operator, and puts everything back. `device_type="cuda"` asks what CUDA would cast, on any machine.
 
+
 # %% tags=["nbval-ignore-output"] reason="says how long it took"
-large, spike = (
-    find_overflow(
-        net.cpu(), faulty.squared_error, faulty.batch(kinds[n], n), device_type="cuda"
-    )
-    for n in skipped
-)
+def why(batch):
+    return find_overflow(net.cpu(), faulty.squared_error, batch, device_type="cuda")
+
+
+large, spike = (why(faulty.batch(kinds[number], number)) for number in skipped)
 spike
 
 # %%
@@ -1128,9 +1128,7 @@ assert (spike.module, spike.op) == ("layers.1.attn", "matmul")
 # **Guess again.** One example is padding, all zeros (`"p"`). The loss is finite. Are the gradients? Does FP32 help?
 
 # %%
-padding = find_overflow(
-    net, faulty.squared_error, faulty.batch("p", 7), device_type="cuda"
-)
+padding = why(faulty.batch("p", 7))
 print(padding.cause, "·", padding.op, "in", padding.module, "·", padding.phase)
 in_fp32 = next(each for each in padding.replays if each.fp32)
 print("FP32: loss", in_fp32.loss, " bad gradients:", len(in_fp32.bad))

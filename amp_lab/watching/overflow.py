@@ -179,4 +179,8 @@ def _scales(scales: Any) -> tuple[float, ...]:
     wrong = [each for each in sizes if not (math.isfinite(each) and each > 0)]
     if wrong:
         raise ValueError(f"scales has {wrong[0]}: a loss scale is finite and larger than 0")
+    held = torch.finfo(torch.float32)  # a GradScaler's own dtype, in which others are infinity or 0
+    far = [each for each in sizes if not held.tiny <= each <= held.max]
+    if far:
+        raise ValueError(f"scales has {far[0]:g}: a loss scale is a number of FP32, from 2^-126 to 3.4e38")
     return sizes

@@ -599,3 +599,19 @@ WRONG = [
 def test_what_is_refused(call, kind, words):
     with pytest.raises(kind, match=words):
         call()
+
+
+def test_a_hidden_overflow_is_told_before_a_scale_that_is_too_large():
+    class NormByHand(nn.Module):
+        def forward(self, x):
+            return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+
+    torch.manual_seed(0)
+    net = nn.Sequential(NormByHand(), nn.Linear(4, 1)).half()
+    rows = torch.tensor([[300.0, -500.0, 800.0, 100.0], [3.0, 1.0, -2.0, 4.0]]).half()
+    report = find_overflow(net, lambda: net(rows).float().mean())
+    assert (report.cause, report.op, report.phase) == ("hidden-overflow", "mul", "forward")
+    assert report.cures
+    assert report.scale == 2.0**15  # the gradient of the bias is the scale itself
+    assert any("At a loss scale of 2^16" in note for note in report.notes)
+    assert "gradients are not finite" not in report.sentence

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from amp_lab.watching.recording.later import Later
-from amp_lab.watching.underflow.judging import from_pile, judge
+from amp_lab.watching.underflow.judging import judge
+from amp_lab.watching.underflow.pile import from_pile
 from amp_lab.watching.underflow.sample import EDGE, MOST, Samples, take
 from amp_lab.watching.underflow.table import Underflow
 from amp_lab.watching.watch import watch

@@ -7,20 +7,28 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from amp_lab.watching.recording.events import BadGradients
+from amp_lab.watching.recording.readings import Readings
 
 if TYPE_CHECKING:
     from amp_lab.watching.recording.recorder import Recorder
 
 SMALLEST: Final = 2.0**-24  # the smallest number above 0 that FP16 has
 IN_A_ROW: Final = 12  # skips: 2^16 rarely needs more to find its place
+_TOGETHER: Final = 16  # turns of which a GPU tells at a time
+_TAKEN: Final = float("inf")
 _ID: Final = "scale-collapse"  # the rule
 
 
 class ScaleCollapsed(FloatingPointError):
     """The loss scale has sunk below `min_scale`, and step after step is skipped. Raised by `scaler.update()`.
 
-    Nothing is lost: weights and optimizer are as they were before the first of the skipped steps, and `seen.report()`
-    says what was found.
+    Nothing is lost: weights and optimizer are as they were before the first of the skipped steps, and the scaler has
+    finished its turn. (Running averages of BatchNorm have gone on, as in every skipped step.) What the message says of
+    the cause, `seen.report()` says in full, and `seen.overflows` if `amp_lab.watch` was given `replay`. Once that is
+    mended, give the scaler a scale again, `scaler.update(2.0**16)`, and go on.
+
+    After a fused optimizer on a GPU, the GPU alone knows what was skipped. It is not waited for: the numbers are sent
+    along, and this is raised up to 32 steps later.
     """
 
 
@@ -32,13 +40,12 @@ class Collapsing:
 
     def __init__(self, min_scale: float | None) -> None:
         self._min_scale = min_scale
-        self._in_a_row: dict[int, int] = {}
-        self._turn: dict[int, bool] = {}  # whether all steps of the turn that runs were skipped
+        self._of: dict[int, _Turns] = {}
 
     def stepped(self, scaler: int, skipped: float | torch.Tensor) -> None:
-        """A scaler was asked for a step. A tensor is not read: whether the step was skipped is unknown then."""
-        was = not isinstance(skipped, torch.Tensor) and skipped > 0
-        self._turn[scaler] = was and self._turn.get(scaler, True)
+        """A scaler was asked for a step. A tensor tells later whether it was skipped."""
+        if self._min_scale is not None:
+            self._of.setdefault(scaler, _Turns(self._min_scale)).asked.append(skipped)
 
     def updated(self, recorder: Recorder, scaler: int, scale: float | torch.Tensor) -> None:
         """The scaler's turn is over.
@@ -46,27 +53,74 @@ class Collapsing:
         Raises:
             ScaleCollapsed: if the run is to end.
         """
-        all_skipped = self._turn.pop(scaler, None)
-        if self._min_scale is None or all_skipped is None:
+        turns = self._of.get(scaler)
+        if turns is None or self._min_scale is None or not turns.asked:
             return
-        self._in_a_row[scaler] = self._in_a_row.get(scaler, 0) + 1 if all_skipped else 0
-        if self._in_a_row[scaler] < IN_A_ROW:
-            return
-        value = float(scale)
-        if value < self._min_scale:
-            many, self._in_a_row[scaler] = (
-                self._in_a_row[scaler],
-                0,
-            )  # a loop that goes on is told again, later
+        turns.end(scale)
+        if turns.sunk is not None:
+            value, many = turns.sunk, turns.in_a_row
+            turns.begin_anew()  # a loop that goes on is told again, later
             raise ScaleCollapsed(_said(recorder, value, many, self._min_scale))
+
+
+class _Turns:
+    """The turns of one scaler, each from its first `step` to its `update`."""
+
+    def __init__(self, min_scale: float) -> None:
+        self._min_scale = min_scale
+        self.asked: list[float | torch.Tensor] = []  # in this turn, for each optimizer whether it was skipped
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self.in_a_row = 0
+        self.sunk: float | None = None  # the scale, once it is below the smallest
+        self._later = Readings(self._told, _TOGETHER)
+
+    def end(self, scale: float | torch.Tensor) -> None:
+        """A turn has ended with this scale."""
+        asked, self.asked = self.asked, []
+        known = [each > 0 for each in asked if not isinstance(each, torch.Tensor)]
+        unknown = [each for each in asked if isinstance(each, torch.Tensor)]
+        if not all(known):
+            self._later.add(0, _TAKEN)
+        elif unknown:
+            self._later.add(0, _scale_if_all(unknown, scale))
+        else:
+            self._skipped(scale)
+
+    def _skipped(self, scale: float | torch.Tensor) -> None:
+        """A turn was skipped, and the scaler has asked its GPU for that. So it is not often that it is asked again."""
+        self.in_a_row += 1
+        if self.in_a_row >= IN_A_ROW:
+            self._judge(float(scale))
+
+    def _told(self, step: int, scale: float) -> None:
+        """What a GPU has found of a turn is there: the scale after it if it was skipped, else infinity."""
+        self.in_a_row = 0 if scale == _TAKEN else self.in_a_row + 1
+        if self.in_a_row >= IN_A_ROW:
+            self._judge(scale)
+        else:
+            self.sunk = None
+
+    def _judge(self, scale: float) -> None:
+        self.sunk = scale if scale < self._min_scale else None
+
+
+def _scale_if_all(skipped: list[torch.Tensor], scale: float | torch.Tensor) -> torch.Tensor:
+    """Return the scale if all of these are above 0, else infinity: on their device, without waiting for it."""
+    device = skipped[0].device
+    least = torch.stack([each.to(device, torch.float32, non_blocking=True) for each in skipped]).amin()
+    value = scale.to(device, torch.float32, non_blocking=True) if isinstance(scale, torch.Tensor) else scale
+    return torch.where(least > 0, value, _TAKEN)
 
 
 def _said(recorder: Recorder, scale: float, many: int, min_scale: float) -> str:
     why = recorder.quietly("report", _why, recorder) or "Look for what makes the gradients infinite or NaN."
     return (
         f"the loss scale has sunk to {_power(scale)}, below min_scale = {_power(min_scale)}, and the last {many:,} "
-        f"steps were all skipped: no scale cures this. {why} (To let the loop run on: amp_lab.watch(..., "
-        "min_scale=None).)"
+        f"steps were all skipped: no scale cures this. {why} Weights and optimizer are as they were before these "
+        "steps; when the cause is mended, scaler.update(2.0**16) gives a scale to go on with. (To let the loop run on "
+        "as it is: amp_lab.watch(..., min_scale=None).)"
     )
 
 

@@ -18,8 +18,8 @@ class Readings:
     if it has arrived by then.
     """
 
-    def __init__(self, tell: Callable[[int, float], None]) -> None:
-        self._tell = tell
+    def __init__(self, tell: Callable[[int, float], None], together: int = _TOGETHER) -> None:
+        self._tell, self._together = tell, together
         self._waiting: list[tuple[int, torch.Tensor]] = []
         self._sent: list[tuple[list[int], torch.Tensor, Any]] = []
 
@@ -31,7 +31,7 @@ class Readings:
                 self._tell(step, value)
                 return
         self._waiting.append((step, value))
-        if len(self._waiting) >= _TOGETHER:
+        if len(self._waiting) >= self._together:
             self._open(wait=False)
             self._send()
 

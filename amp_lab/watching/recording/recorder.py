@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from amp_lab.autocast.records import Source
-from amp_lab.watching.recording import setup
+from amp_lab.watching.recording import setup, unseen
 from amp_lab.watching.recording.calls import After, Calls, Noting, nothing_after
 from amp_lab.watching.recording.collapsing import Collapsing
 from amp_lab.watching.recording.events import Event, Raised, Scheduled, ZeroGrad
@@ -82,10 +82,12 @@ class Recorder(Watched, Calls):
             except Exception as error:
                 self.failed(install.__module__.rpartition(".")[2], error)
         self._looks.start()
+        unseen.is_on(self)
 
     def stop(self) -> None:
         """Take everything off again. May be called from any thread, and twice."""
         self.listening = False
+        unseen.is_off(self)
         try:
             self.take_off()
         except BaseException:  # Ctrl-C
@@ -98,13 +100,16 @@ class Recorder(Watched, Calls):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Note nothing of what is called in here: it is the watch's own."""
-        listening, self.listening = self.listening, False
+        """Note nothing of what is called in here: it is no part of the loop."""
+        if not self.listening:  # one inside of another
+            yield
+            return
+        self.listening = False
         try:
             with self._looks.paused():
                 yield
         finally:
-            self.listening = listening
+            self.listening = unseen.notes(self)  # it may have been stopped in here
 
     def runs_here(self) -> bool:
         """Return whether this thread runs the watched loop: in another, gradients must not be read.

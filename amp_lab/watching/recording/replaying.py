@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import linecache
 import os
-import random
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from amp_lab.autocast.recording.settings_kept import random_states_kept
+from amp_lab.autocast.recording.training_steps import TrainingStepError
 from amp_lab.autocast.records import Source
+from amp_lab.scaling.scaler import LossScaler
 from amp_lab.watching.recording import scalers
 from amp_lab.watching.recording.events import Replayed
+from amp_lab.watching.recording.finite import all_finite
+from amp_lab.watching.recording.random_numbers import RandomNumbers, generators_of, gpus
+from amp_lab.watching.recording.unseen import unseen
 
 if TYPE_CHECKING:
     from amp_lab.watching.recording.recorder import Recorder
@@ -29,8 +33,9 @@ _LOWER: Final = 2.0**8  # a scale that is this much smaller cures a scale that w
 class Replaying:
     """Knows the closure that computes the loss of the batch at hand, and when to call it.
 
-    A batch runs again with the random numbers of its first time: those before the first forward pass since the last
-    backward pass are kept. (Of micro-batches, the one at hand is the last.)
+    A batch runs again with the random numbers of its first time: those before the first forward pass with gradients
+    since the last backward pass are kept. (Of micro-batches, the one at hand is the last.) Weights and buffers are
+    those of now: of a step that was skipped, the weights are the same.
     """
 
     def __init__(self, closure: Callable[[], torch.Tensor]) -> None:
@@ -40,18 +45,36 @@ class Replaying:
         self._step = 0  # that was run again last
         self._went_back = True
         self._random: RandomNumbers | None = None
+        self._generators: list[torch.Generator] = []
 
     # -- what the loop does
 
-    def begins_forward(self) -> None:
-        """A watched model is called."""
-        if self._went_back:
-            self._went_back, self._random = False, RandomNumbers()
+    def begins_forward(self, recorder: Recorder) -> None:
+        """A watched model is called. (Without gradients it is not trained: that is a validation between two steps.)"""
+        if not (self._went_back and torch.is_grad_enabled() and self._is_left()):
+            return
+        if self._random is None:
+            self._generators = generators_of(recorder.models)
+            self._random = RandomNumbers(self._generators)
+        self._went_back = False
+        self._random.keep()
 
-    def went_back(self, recorder: Recorder, loss_is_finite: Callable[[], bool] | None) -> None:
-        """A backward pass has run. For the loss of a loop without a scaler: whether it is finite; a GPU is asked."""
+    def went_back(
+        self, recorder: Recorder, losses: Sequence[torch.Tensor] | None, optimizers: Sequence[int] = ()
+    ) -> None:
+        """A backward pass has run.
+
+        Args:
+            losses: of a loop without a scaler, of whose numbers nobody asks: here a GPU is asked, and the host waits.
+            optimizers: those whose gradients it has written.
+        """
         self._went_back = True
-        if loss_is_finite is not None and self._is_due(recorder) and not loss_is_finite():
+        if losses is None or not self._is_due(recorder):
+            return
+        parameters = [each for number in optimizers for each in recorder.states.parameters(number)]
+        with recorder.paused():
+            is_finite = all_finite(losses, parameters)
+        if not is_finite:
             self._run_again(recorder, None)
 
     def stepped(self, recorder: Recorder, scaler: Any, skipped: float | torch.Tensor) -> None:
@@ -59,21 +82,23 @@ class Replaying:
         if self._is_due(recorder) and float(skipped) > 0:
             self._run_again(recorder, float(recorder.scale_of(scaler)))
 
+    def _is_left(self) -> bool:
+        return self._full < MOST_FULL and self._cheap < MOST_CHEAP
+
     # -- running again
 
     def _is_due(self, recorder: Recorder) -> bool:
-        left = self._full < MOST_FULL and self._cheap < MOST_CHEAP
-        return left and self._step != recorder.steps.now and recorder.runs_here()
+        return self._is_left() and self._step != recorder.steps.now and recorder.runs_here()
 
     def _run_again(self, recorder: Recorder, scale: float | None) -> None:
         """Run the batch again. What goes wrong in it is noted, and never reaches the loop."""
         self._step = recorder.steps.now
         try:
-            with recorder.paused(), random_states_kept(_gpus(), ()), torch.enable_grad():
+            with unseen(), random_states_kept(gpus(), self._generators), torch.enable_grad():
                 if self._random is not None:
                     self._random.restore()
                 report = self._report(recorder, scale)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._full = MOST_FULL  # it would fail each time
             words = f"{type(error).__name__}: {str(error)[:200]}"
             recorder.note(
@@ -99,7 +124,12 @@ class Replaying:
         if scale is not None and (not scale > 0 or self._is_cured(recorder, scale)):
             return None
         self._full += 1
-        return explain(self._closure, recorder.models, scales=(scale or 1.0,), hidden=False)
+        return explain(self._loss, recorder.models, scales=(scale or 1.0,), hidden=False)
+
+    def _loss(self) -> torch.Tensor:
+        """Return what the closure returns. That must be the loss as it is: scales are tried here."""
+        with _scaling_refused():
+            return self._closure()
 
     def _is_cured(self, recorder: Recorder, scale: float) -> bool:
         """Return whether a much smaller scale makes the batch finite, or else a scale of 1."""
@@ -109,7 +139,7 @@ class Replaying:
 
         roots = roots_of(recorder.models, self._closure)
         device = device_of(roots)
-        batch = Batch(self._closure, roots, runs_on=device, device_type=device)
+        batch = Batch(self._loss, roots, runs_on=device, device_type=device)
         lower = scale / _LOWER
         for each in (lower, 1.0) if lower > 1.0 else (lower,):
             self._cheap += 1
@@ -129,29 +159,27 @@ def _with_whole_path(source: Source) -> Source:
     return dataclasses.replace(source, file=whole) if is_file else source
 
 
-class RandomNumbers:
-    """The states of all generators of random numbers, at this moment. To take them makes no GPU wait."""
+@contextlib.contextmanager
+def _scaling_refused() -> Iterator[None]:
+    """Let no scaler scale a loss: it would be scaled twice."""
 
-    def __init__(self) -> None:
-        self._cpu, self._python = torch.get_rng_state(), random.getstate()
-        numpy = sys.modules.get("numpy")
-        self._numpy = None if numpy is None else numpy.random.get_state()
-        self._gpus = [(each, torch.cuda.get_rng_state(each)) for each in _gpus()]
+    def refusing(scale: Callable[..., Any]) -> Callable[..., Any]:
+        def refused(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if scalers.is_enabled(scaler):
+                raise TrainingStepError(f"{type(scaler).__name__}.scale")
+            return scale(scaler, *args, **kwargs)
 
-    def restore(self) -> None:
-        torch.set_rng_state(self._cpu)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
-        for gpu, state in self._gpus:
-            torch.cuda.set_rng_state(state, gpu)
+        return refused
 
-
-def _gpus() -> list[int]:
-    """Return the GPUs that are used; none while one records a graph, whose generator must not be asked."""
-    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
-        return []
-    return list(range(torch.cuda.device_count()))
+    kinds = (torch.amp.GradScaler, LossScaler)
+    before = [(kind, kind.scale) for kind in kinds]
+    for kind, scale in before:
+        kind.scale = refusing(scale)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for kind, scale in before:
+            kind.scale = scale  # type: ignore[method-assign]
 
 
 def without_scaler(recorder: Recorder) -> bool:

@@ -25,6 +25,7 @@ class Batch:
     `modules` are the roots, by name ("" for a model alone). `region`: whether the call is to be run in an autocast
     region of `dtype`; if not, it has its own. `runs_on` is the device type of the tensors, `device_type` that of the
     policy: "cuda" on CPU tensors is emulated. `targets` says how many of `inputs`, at the end, are targets.
+    `weights` are the parameters that are trained with their numbers, as `kept` found them.
     """
 
     call: Callable[..., Any]
@@ -36,6 +37,7 @@ class Batch:
     inputs: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = field(default_factory=dict)
     targets: int = 0
+    weights: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def emulated(self) -> bool:
@@ -72,6 +74,7 @@ def kept(batch: Batch) -> Iterator[None]:
     (`training` among them), random number generators, autocast regions. Optimizers and scalers do not step.
     """
     saved = [(each, _copy(each)) for each in _tensors(batch)]
+    batch.weights[:] = [(each, _copy(each)) for each in batch.parameters().values()]
     attributes = [Attributes(part) for part in batch.parts()]
     with settings_kept(), training_steps_refused(), contextlib.ExitStack() as stack:
         _regions_left()
@@ -86,7 +89,8 @@ def kept(batch: Batch) -> Iterator[None]:
         finally:
             for each in attributes:
                 each.restore()
-            _put_back(saved)
+            _put_back([*saved, *batch.weights])
+            batch.weights.clear()
 
 
 @contextlib.contextmanager
@@ -110,13 +114,14 @@ def fresh(batch: Batch) -> Iterator[None]:
             for leaf in leaves:
                 if leaf.is_leaf and leaf.grad is not None:
                     leaf.grad = None
-            _put_back(saved)
+            _put_back([*saved, *batch.weights])
 
 
 def _tensors(batch: Batch) -> list[torch.Tensor]:
     """Return the tensors that a forward pass may write into: all but the parameters that are trained.
 
-    (PyTorch refuses in-place operations on those.)
+    (It writes into those less often, without gradients, as an embedding with `max_norm` does. They are many numbers,
+    and copied only once: `Batch.weights`.)
     """
     found: dict[int, torch.Tensor] = {}
     for part in batch.parts():

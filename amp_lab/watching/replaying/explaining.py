@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from amp_lab.autocast.recording.accepted import modules_in
+from amp_lab.watching.recording.unseen import unseen
 from amp_lab.watching.replaying.autocast_off import autocast_off
 from amp_lab.watching.replaying.batches import Batch, kept
 from amp_lab.watching.replaying.causes import judge
@@ -26,6 +28,7 @@ from amp_lab.watching.replaying.scales import SMALLEST, Tried, tried
 from amp_lab.watching.words import shortened
 
 SCALES: Final = (2.0**16, 2.0**8, 1.0, 2.0**-8)
+_ALONE: Final = threading.RLock()  # what a run borrows (casts, random numbers) belongs to the whole process
 
 
 def explain(
@@ -64,7 +67,7 @@ def explained(
     began = time.perf_counter()
     weights, data, targets = _not_finite_before(batch)
     notes: list[str] = []
-    with kept(batch):
+    with _ALONE, torch.inference_mode(False), torch.enable_grad(), unseen(), kept(batch):
         found = tried(lambda scale: replay(batch, scale), scales, smallest)
         bad = found.first_bad
         fp32 = _in_fp32(batch, notes) if bad is not None else None

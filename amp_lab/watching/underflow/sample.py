@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ MOST: Final = 4096  # numbers of one module that are looked at
 _KEPT: Final = 64
 _FOR_GOOD: Final = 3
 _PAD: Final = -1.0  # no size: fills the rows of smaller modules
+_UNUSED: Final = -0.5  # a zero in a row of an embedding that is zero throughout
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Counts:
 
     Attributes:
         zeros: those that are exactly 0.
+        unused: those of `zeros` that are in a row of an embedding which is zero throughout, while others are not.
         ones: those that FP16 rounds to its smallest number, 2^-24.
         twos: those that it rounds to 2 or 3 times that.
         fours: those that it rounds to 4 to 7 times that.
@@ -42,6 +44,7 @@ class Counts:
     total: int
     entries: int
     zeros: int
+    unused: int
     ones: int
     twos: int
     fours: int
@@ -58,7 +61,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The modules of one device. `numbers` (modules, 9), FP32: what `read` makes `Counts` of."""
+    """The modules of one device. `numbers` (modules, 10), FP32: what `read` makes `Counts` of."""
 
     modules: tuple[str, ...]
     totals: tuple[int, ...]
@@ -69,7 +72,7 @@ class Part:
     def read(self) -> list[Counts]:
         found = []
         rows = zip(self.modules, self.totals, self.entries, self.numbers.tolist(), strict=True)
-        for module, total, entries, (zeros, *below, finite, off_grid, smallest, largest) in rows:
+        for module, total, entries, (zeros, unused, *below, finite, off_grid, smallest, largest) in rows:
             first, second, third, normal = (int(each) - (self.width - entries) - int(zeros) for each in below)
             found.append(
                 Counts(
@@ -77,6 +80,7 @@ class Part:
                     total,
                     entries,
                     int(zeros),
+                    int(unused) if unused < entries else 0,
                     first,
                     second - first,
                     third - second,
@@ -104,23 +108,29 @@ class Sample:
 
 
 @torch.no_grad()
-def take(step: int, gradients: Mapping[str, Sequence[torch.Tensor]], scale: Later[float] | None) -> Sample:
+def take(
+    step: int,
+    gradients: Mapping[str, Sequence[torch.Tensor]],
+    scale: Later[float] | None,
+    embeddings: Collection[str] = (),
+) -> Sample:
     """Count the gradients of each module, without waiting for any device.
 
     Args:
         step: the number of the step.
         gradients: for each module its gradients, dense, of any floating-point dtype and shape.
         scale: what they are multiplied by; None: by nothing.
+        embeddings: the modules whose rows are words, so that a row of zeros is a word that the batch does not have.
     """
     by_device: dict[torch.device, dict[str, list[torch.Tensor]]] = {}
     for module, some in gradients.items():
         for gradient in some:
             by_device.setdefault(gradient.device, {}).setdefault(module, []).append(gradient.detach())
-    return Sample(step, tuple(_part(modules) for modules in by_device.values()), scale)
+    return Sample(step, tuple(_part(modules, embeddings) for modules in by_device.values()), scale)
 
 
-def _part(modules: Mapping[str, Sequence[torch.Tensor]]) -> Part:
-    rows = [_some_of(gradients) for gradients in modules.values()]
+def _part(modules: Mapping[str, Sequence[torch.Tensor]], embeddings: Collection[str]) -> Part:
+    rows = [_some_of(gradients, module in embeddings) for module, gradients in modules.items()]
     sizes = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=_PAD)
     return Part(
         modules=tuple(modules),
@@ -131,11 +141,25 @@ def _part(modules: Mapping[str, Sequence[torch.Tensor]]) -> Part:
     )
 
 
-def _some_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+def _some_of(gradients: Sequence[torch.Tensor], words: bool) -> torch.Tensor:
     """Return the sizes of at most `MOST` of a module's gradients, or a few more, in FP32."""
-    total = sum(each.numel() for each in gradients)
-    parts = [_every(each, -(-total // MOST)).float() for each in gradients]
-    return (torch.cat(parts) if len(parts) > 1 else parts[0]).abs()
+    stride = -(-sum(each.numel() for each in gradients) // MOST)
+    parts = [
+        _words(each, stride) if words and each.dim() == 2 else _every(each, stride).float().abs()
+        for each in gradients
+    ]
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _words(gradient: torch.Tensor, stride: int) -> torch.Tensor:
+    """Return the same of an embedding, with `_UNUSED` in rows that are zero throughout."""
+    width = gradient.shape[1]
+    while stride > 1 and math.gcd(stride, width) > 1:
+        stride += 1
+    some = torch.arange(0, gradient.numel(), stride, device=gradient.device)
+    rows = gradient.index_select(0, some.div(width, rounding_mode="floor"))
+    sizes = rows.gather(1, some.remainder(width)[:, None])[:, 0].float().abs()
+    return torch.where((rows == 0).all(1), _UNUSED, sizes)
 
 
 def _every(gradient: torch.Tensor, stride: int) -> torch.Tensor:
@@ -153,7 +177,8 @@ def _count(sizes: torch.Tensor) -> torch.Tensor:
     units = sizes * (1 / EDGE)
     off_grid = ((units < NORMAL / EDGE) & (units != units.round())).sum(1)
     smallest = torch.where(sizes > 0, sizes, torch.inf).amin(1)
-    columns = [(sizes == 0).sum(1), *below, off_grid, smallest, sizes.amax(1)]
+    unused = (sizes == _UNUSED).sum(1)
+    columns = [(sizes == 0).sum(1) + unused, unused, *below, off_grid, smallest, sizes.amax(1)]
     return torch.stack([each.float() for each in columns], 1)
 
 

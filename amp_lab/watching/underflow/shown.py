@@ -39,34 +39,81 @@ class Table(Protocol):
     @property
     def began(self) -> Mapping[str, int]: ...
     @property
+    def untold(self) -> Mapping[str, int]: ...
+    @property
     def scale(self) -> float | None: ...
+    @property
+    def sure(self) -> bool: ...
+    @property
+    def scale_to_try(self) -> float | None: ...
     def summary(self) -> str: ...
 
 
 def summary(table: Table) -> str:
-    """Say what was lost, since when, and what would keep it."""
-    looked = f"{counted(len(table.modules), 'module')} in step{'s' if len(table.steps) > 1 else ''} "
-    looked += steps_in_words(table.steps)
+    """Say what was lost, since when, and what would keep it; and what cannot be told."""
+    if len(table.untold) == len(table.modules):
+        return untold(table)
+    modules = counted(len(table.modules), "module")
+    steps = f"step{'s' if len(table.steps) > 1 else ''} {steps_in_words(table.steps)}"
+    doubt = f" {untold(table)}" if table.untold else ""
     if not table.began:
-        return f"FP16 made hardly any gradient zero: no module lost {WORTH:.0%} of its numbers, of {looked}."
+        hardly = f"no module lost {WORTH:.0%} of its numbers, of {modules} in {steps}"
+        return f"FP16 made hardly any gradient zero: {hardly}.{doubt}"
     worst = max(table.rows, key=lambda row: row.share_lost)
     first = min(table.began.values())
     said = (
-        f"FP16 made gradients zero in {len(table.began)} of {looked}, from step {first:,} on; most in "
+        f"FP16 made gradients zero in {len(table.began)} of {modules}, {since(table, first)}; most in "
         f"`{worst.module}`: {percent(worst.share_lost)} in step {worst.step:,}, at a loss scale of "
-        f"{scale_or_number(worst.scale)}. "
+        f"{scale_or_number(worst.scale)}. (Looked at in {steps}.) "
     )
-    return said + cure(table.scale)
+    return said + cure(table) + doubt
 
 
-def cure(scale: float | None) -> str:
-    """Say what would keep what is lost."""
-    if scale is None:
+def cure(table: Table) -> str:
+    """Say what would keep what is lost, and how sure that is."""
+    if table.scale is None:
         return (
-            "No loss scale keeps them and leaves room above: the largest would pass 65504 / 2. "
-            "Use dtype=torch.bfloat16, which has FP32's range."
+            f"No loss scale {'keeps' if table.sure else 'is likely to keep'} them and leaves room above: the largest "
+            "gradient would pass 65504 / 2. Use dtype=torch.bfloat16, which has FP32's range."
         )
-    return f"A loss scale of {scale_in_words(scale)} keeps them; so does dtype=torch.bfloat16, without any."
+    bf16 = "dtype=torch.bfloat16, which has FP32's range and needs no scale"
+    if table.sure:
+        return f"A loss scale of {scale_in_words(table.scale)} keeps them; so does {bf16}."
+    return (
+        "Most of a module is lost, so nobody can see how small its gradients were: try a loss scale of "
+        f"{scale_in_words(table.scale)}, which leaves room above, and look again; or take {bf16}."
+    )
+
+
+def untold(table: Table) -> str:
+    """Say which modules have nothing but zeros that nothing explains, and which experiment would tell."""
+    return f"{only_zeros(table)} {experiment(table)}"
+
+
+def only_zeros(table: Table) -> str:
+    """Say which modules have nothing but zeros that nothing explains."""
+    names = list(table.untold)
+    first = min(table.untold.values())
+    if len(names) == len(table.modules):
+        what = f"Every gradient that was looked at is exactly 0, {since(table, first)}"
+        others = "a loss that is 0, or that does not depend on the weights, gives"
+    else:
+        more = f" and {counted(len(names) - 1, 'more module')}" if len(names) > 1 else ""
+        what = f"Every gradient of `{names[0]}`{more} is exactly 0, {since(table, first)}"
+        others = "a part that is not used, or is multiplied by zero, has"
+    return f"{what}. That may be FP16; {others} the same zeros."
+
+
+def experiment(table: Table) -> str:
+    """Say what tells whether zeros are FP16's."""
+    scale = table.scale_to_try
+    test = f"a loss scale of {scale_in_words(scale)}" if scale is not None else "dtype=torch.bfloat16"
+    return f"Run some steps with {test}: if numbers appear, FP16 had made them 0."
+
+
+def since(table: Table, step: int) -> str:
+    """Say when something began: before the first sample nobody looked."""
+    return "from the first sample on" if step == table.steps[0] else f"from step {step:,} on"
 
 
 def scale_or_number(scale: float) -> str:
@@ -108,7 +155,9 @@ def as_html(table: Table) -> str:
 
 def _html_row(row: Sequence[str]) -> str:
     name, *cells = map(escape, row)
-    numbers = "".join(f'<td style="white-space: nowrap">{cell}</td>' for cell in cells)
+    numbers = "".join(
+        f'<td style="white-space: nowrap; text-align: right; padding: 0 0.5em">{cell}</td>' for cell in cells
+    )
     return f'<tr><th scope="row" style="{_NAME_STYLE}">{name}</th>{numbers}</tr>'
 
 
@@ -129,10 +178,14 @@ def _worst(table: Table) -> list[Row]:
     """Return for each module the row in which it lost most; the modules that lost most of all, in the model's order."""
     worst: dict[str, Row] = {}
     for row in table.rows:
-        if row.module not in worst or row.share_lost > worst[row.module].share_lost:
+        if row.module not in worst or _badness(row) > _badness(worst[row.module]):
             worst[row.module] = row
-    shown = {row.module for row in sorted(worst.values(), key=lambda row: -row.share_lost)[:_ROWS]}
+    shown = {row.module for row in sorted(worst.values(), key=_badness, reverse=True)[:_ROWS]}
     return [row for module, row in worst.items() if module in shown]
+
+
+def _badness(row: Row) -> tuple[float, bool]:
+    return row.share_lost, row.untold
 
 
 def _cells(table: Table, row: Row) -> list[str]:
@@ -140,12 +193,14 @@ def _cells(table: Table, row: Row) -> list[str]:
     if row.overflowed:
         sizes = ["–", "overflow"]
     began = table.began.get(row.module)
-    shares = (row.share_zero, row.share_lost, row.share_subnormal)
+    lost = "?" if row.untold else percent(row.share_lost)
     return [
         name_in_words(row.module),
         "–" if began is None else f"step {began:,}",
         f"{row.step:,}",
-        *map(percent, shares),
+        percent(row.share_zero),
+        lost,
+        percent(row.share_subnormal),
         *sizes,
     ]
 
@@ -153,8 +208,11 @@ def _cells(table: Table, row: Row) -> list[str]:
 def _notes(table: Table, width: int = _WIDTH) -> list[str]:
     left = len(table.modules) - _ROWS
     more = [f"{left:,} more modules lost no more than these."] if left > 0 else []
+    if table.untold:
+        more.append("“?”: all are 0, and nothing that was seen tells why.")
     about = (
         "“made 0” is an estimate, of the numbers that would not be 0 without FP16's rounding; zeros of a ReLU, a mask "
-        "or an unused word do not count. FP16's smallest number is 2^-24 = 5.96e-8."
+        "or an unused word do not count. It is rather too low, and never more than “exactly 0”. "
+        "FP16's smallest number is 2^-24 = 5.96e-8."
     )
     return [textwrap.fill(each, width) for each in [*more, table.summary(), *([about] if table.rows else [])]]

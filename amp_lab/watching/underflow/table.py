@@ -53,12 +53,39 @@ class Underflow:
         return found
 
     @cached_property
+    def untold(self) -> dict[str, int]:
+        """For each module all of whose gradients were 0 in a sample, and nobody can tell why: the first such step.
+
+        FP16 may have made them 0, or they are 0 in FP32, too: an unused part, a product with zero, a loss that is 0.
+        `scale_to_try` tells.
+        """
+        found: dict[str, int] = {}
+        for row in self.rows:
+            if row.untold and row.module not in self.began:
+                found.setdefault(row.module, row.step)
+        return found
+
+    @cached_property
+    def sure(self) -> bool:
+        """Whether `scale` rests on numbers that were seen. It does not where most of a module's numbers are lost."""
+        return not any(row.below and row.share_lost >= WORTH for row in self.rows)
+
+    @cached_property
+    def scale_to_try(self) -> float | None:
+        """The scale that tells whether zeros are FP16's: it leaves room above, and is up to 2^16 times the present.
+
+        What is still 0 with it is hardly FP16's doing. None if the gradients leave no room for a larger scale.
+        """
+        return scales.scale_to_try(self.rows)
+
+    @cached_property
     def scale(self) -> float | None:
         """The loss scale, a power of two, that would keep what is lost; None where no scale does: take BF16.
 
         With it the estimate of what is lost falls below 1% in every module, and the largest gradient of all
-        samples stays below 65504 / 2. Where a module's numbers are all lost, nobody can tell how small they were: then
-        it is the largest scale that leaves this room, up to 2^16 times the present one. It knows the gradients of
+        samples stays below 65504 / 2. Where most of a module's numbers are lost, nobody can tell how small they were
+        (`sure` is False then): it is the largest scale that leaves this room, up to 2^16 times the present one, and
+        worth a try. A scale that was seen to overflow is not advised. It knows the gradients of
         weights alone; those of layers' outputs may be larger, and a scaler finds that out. If nothing is lost, it is
         the present scale.
         """
@@ -105,7 +132,15 @@ class Underflow:
             for row in self.rows
         ]
         dtype = str(self.dtype).removeprefix("torch.")
-        return {"rows": rows, "began": dict(self.began), "scale": self.scale, "dtype": dtype}
+        return {
+            "rows": rows,
+            "began": dict(self.began),
+            "untold": dict(self.untold),
+            "scale": self.scale,
+            "sure": self.sure,
+            "scale_to_try": self.scale_to_try,
+            "dtype": dtype,
+        }
 
     def summary(self) -> str:
         """Say in a sentence or two what was lost, since when, and what would keep it."""

@@ -38,6 +38,7 @@ class Fault:
         device_type: whose autocast policy.
         what: what is wrong, in a few words.
         or_cause: another id that is as true.
+        given: the code writes the infinity itself, so that plain PyTorch does not show an operator that makes it.
     """
 
     build: Callable[[], Case] = field(repr=False)
@@ -50,6 +51,7 @@ class Fault:
     cures: bool = False
     device_type: str = "cuda"
     or_cause: str | None = None
+    given: bool = False
 
     @property
     def name(self) -> str:

@@ -53,7 +53,7 @@ def is_finite(case: Case, device_type: str, scale: float = 1.0, enabled: bool = 
 
 
 def _finite_gradients(case: Case, loss: torch.Tensor, scale: float) -> bool:
-    weights = list(case.model.parameters())
+    weights = [each for each in case.model.parameters() if each.requires_grad]
     grads = torch.autograd.grad(loss.float() * scale, weights, allow_unused=True, retain_graph=True)
     return all(torch.isfinite(each).all() for each in grads if each is not None)
 
@@ -81,7 +81,7 @@ def first_not_finite(fault: Fault, scale: float = 2.0**LARGEST) -> First | None:
     found: list[str] = []
     for node in _nodes(loss.grad_fn):
         node.register_hook(_look(node.name(), found))
-    weights = list(case.model.parameters())
+    weights = [each for each in case.model.parameters() if each.requires_grad]
     torch.autograd.grad(loss.float() * scale, weights, allow_unused=True)
     return First("backward", found[0], False) if found else None
 

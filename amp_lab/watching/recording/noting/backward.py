@@ -47,7 +47,7 @@ def backward(recorder: Recorder, tensors: Any, *args: Any, **kwargs: Any) -> Not
         recorder.look("after_backward")
         if recorder.replaying is not None and error is None:
             plain = scaled is None and not seeds and without_scaler(recorder)
-            recorder.replaying.went_back(recorder, (lambda: finite(losses).value) if plain else None)
+            recorder.replaying.went_back(recorder, losses if plain else None, touched)
 
     return after
 

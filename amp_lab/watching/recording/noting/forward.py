@@ -61,7 +61,7 @@ class _Watched:
                 recorder.called_here()
                 recorder.fresh = True
                 if recorder.replaying is not None:
-                    recorder.replaying.begins_forward()
+                    recorder.replaying.begins_forward(recorder)
                 recorder.look("forward")
             recorder.here.passing.append(Passing(self._number, sys.exc_info()[1]))
         except Exception as error:

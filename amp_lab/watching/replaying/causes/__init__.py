@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from amp_lab.watching.replaying.causes import backward, forward, given, hidden, masks
+from amp_lab.watching.replaying.causes import backward, forward, given, hidden, masks, poles
 from amp_lab.watching.replaying.causes.case import Case, Verdict
 
 # The first that speaks is right: what was there before the batch ran, then special cases, then general ones.
@@ -14,11 +14,13 @@ _ASKED: Final[tuple[Callable[[Case], Verdict | None], ...]] = (
     given.nan_in_weights,
     given.nan_in_data,
     given.nan_in_targets,
+    given.nan_behind,
     given.no_labels,
     masks.mask_overflow,
     forward.cast_overflow,
     forward.eps_lost,
-    forward.pole,
+    poles.pole,
+    poles.written_infinity,
     forward.fp32_overflow,
     forward.forward_overflow,
     backward.scale_too_large,
@@ -35,18 +37,25 @@ def judge(case: Case) -> Verdict:
     verdict = next((found for ask in _ASKED if (found := ask(case)) is not None), None)
     if verdict is None:
         return _unseen(case) if not case.finite else _none(case)
-    if verdict.cause == "scale-too-large" and (also := hidden.hidden_overflow(case)) is not None:
-        others = () if also.row is None else (also.row,)
-        return replace(verdict, others=(*others, *also.others), notes=(f"Also: {also.sentence}",))
+    if verdict.cause == "scale-too-large" and (worse := hidden.hidden_overflow(case)) is not None:
+        # The scaler finds its scale by itself. A loss that is wrong at every scale is the news.
+        others = (*worse.others, *(() if verdict.row is None else (verdict.row,)))
+        return replace(worse, others=others, notes=(f"Also: {verdict.sentence}",))
     return verdict
 
 
 def _none(case: Case) -> Verdict:
     largest = max((each.scale for each in case.replays), default=1.0)
     looked = ", and no infinity was hidden on the way" if case.trace is not None else ""
+    gradients = any(each.parameters for each in case.replays)
+    found = (
+        "the loss and all gradients are finite"
+        if gradients
+        else "the loss is finite, and there are no gradients"
+    )
     return Verdict(
         "none",
-        f"Nothing overflows: the loss and all gradients are finite at a loss scale of {largest:,g}{looked}.",
+        f"Nothing overflows: {found} at a loss scale of {largest:,g}{looked}.",
         "Nothing is to be done about this batch.",
     )
 

@@ -19,14 +19,20 @@ from amp_lab.watching.replaying.causes.words import (
 )
 from amp_lab.watching.replaying.flow import size, true_size
 from amp_lab.watching.replaying.records import Traced
-from amp_lab.watching.words import in_words
+from amp_lab.watching.words import in_words, shortened
 
-POLES: Final = frozenset(
-    "log log2 log10 log1p div true_divide reciprocal rsqrt sqrt pow atanh acosh acos asin logit xlogy digamma lgamma "
-    "erfinv std var var_mean std_mean remainder fmod float_power norm vector_norm linalg_vector_norm".split()
-)
 _FP32_ENDS: Final = float(torch.finfo(torch.float32).max)
-_SMALL: Final = ("add", "sub", "clamp", "clamp_min", "clip", "maximum", "max", "where", "full", "full_like")
+_SMALLER: Final = (
+    "Make the numbers smaller before the cast: scale the inputs, normalise, divide by a constant."
+)
+_WEIGHT: Final = (
+    "Find out why a weight is so large: a learning rate that is too large, a bad start, no weight decay. Go back to a "
+    "checkpoint where it was smaller."
+)
+_BY_DEFAULT: Final = {"cosine_similarity": 1e-8}  # the eps of those that are called without one
+_SMALL: Final = frozenset(
+    "add sub clamp clamp_min clip maximum max where full full_like cosine_similarity".split()
+)
 
 
 def cast_overflow(case: Case) -> Verdict | None:
@@ -38,14 +44,17 @@ def cast_overflow(case: Case) -> Verdict | None:
     if dtype is None or (case.fp32_row is not None and not by_hand):
         return None
     who = "the code's own cast" if by_hand else f"autocast's cast for {row.op.name}"
+    weight = next(
+        (each.name for each in row.inputs if each.name in case.names and each.size == largest), None
+    )
     ends = torch.finfo(dtype).max
     return Verdict(
         "cast-overflow",
-        f"In the forward pass, {row_in_words(row)} was given numbers up to {in_words(largest)}, and "
+        f"In the forward pass, {row_in_words(row)} was given {'numbers' if weight is None else shortened(weight)} up "
+        f"to {in_words(largest)}, and "
         f"{dtype_in_words(dtype)} ends at {in_words(ends)}: {who} made infinity of them. {NO_SCALE}",
-        "Make the numbers smaller before the cast (scale the inputs, normalise, divide by a constant), or keep this "
-        "part in FP32: with torch.autocast(..., enabled=False) and .float() there; or use BF16, which reaches as far "
-        "as FP32.",
+        f"{_SMALLER if weight is None else _WEIGHT} Or keep this part in FP32: with torch.autocast(..., "
+        "enabled=False) and .float() there; or use BF16, which reaches as far as FP32.",
         "forward",
         row,
     )
@@ -77,38 +86,10 @@ def eps_lost(case: Case) -> Verdict | None:
     )
 
 
-def pole(case: Case) -> Verdict | None:
-    """log(0), 1/0, 0/0, the root of a negative number: not finite in any format."""
-    row = case.row
-    if not case.forward_bad or row is None or not row.makes_it or row.op.name.rstrip("_") not in POLES:
-        return None
-    true = true_size(row)
-    if true is not None and math.isfinite(true):
-        return None
-    zeros = sum(each.zeros for each in row.inputs)
-    met = (
-        f"{zeros:,} of the numbers that it was given are 0"
-        if zeros
-        else "a number lies outside what it is defined for"
-    )
-    only = (
-        "FP32 has no such number there: 16 bits made it." if case.fine_in_fp32 else "So it is in FP32, too."
-    )
-    return Verdict(
-        "pole",
-        f"In the forward pass, {row_in_words(row)} gave {what(row)}: {met}. {only} {NO_SCALE}",
-        "Keep its argument away from there: clamp it (x.clamp(min=1e-6)), add a constant, or use a function that does "
-        "both steps at once (log_softmax for log(softmax), binary_cross_entropy_with_logits, log1p, F.normalize)"
-        + (", and keep this part in FP32." if case.fine_in_fp32 else "."),
-        "forward",
-        row,
-    )
-
-
 def fp32_overflow(case: Case) -> Verdict | None:
     """Numbers that leave FP32, too: mixed precision is not to blame."""
     row = case.row
-    if not case.forward_bad:
+    if not case.forward_bad or (case.fp32 is not None and not case.loss_bad_in_fp32):
         return None
     if row is None:
         return _somewhere_in_fp32(case)
@@ -197,6 +178,8 @@ def _small_constants(case: Case, row: Traced) -> Iterator[tuple[Traced, float]]:
         if each.op.name.rstrip("_") not in _SMALL:
             continue
         numbers = [number for _, number in each.op.scalars]
+        if each.op.name in _BY_DEFAULT and "eps" not in dict(each.op.scalars):
+            numbers.append(_BY_DEFAULT[each.op.name])
         numbers += [
             read.size for read in each.inputs if read.made_by is None and read.name is None and read.of == 1
         ]

@@ -8,7 +8,7 @@ from amp_lab.watching.replaying.causes.case import Case, Verdict
 from amp_lab.watching.replaying.causes.words import kinds, names_in_words, row_in_words
 from amp_lab.watching.replaying.records import Range, Traced
 
-_LOSSES = ("nll_loss", "nll_loss2d", "cross_entropy", "nll_loss_nd")
+_LOSSES = ("nll_loss", "nll_loss2d", "cross_entropy", "cross_entropy_loss", "nll_loss_nd")
 
 
 def nan_in_weights(case: Case) -> Verdict | None:
@@ -17,8 +17,8 @@ def nan_in_weights(case: Case) -> Verdict | None:
         return None
     return Verdict(
         "nan-in-weights",
-        f"Not finite before this batch runs: {names_in_words(case.weights)}. An earlier step has written that. No "
-        "batch and no loss scale gives a finite loss now.",
+        f"Not finite before this batch runs: {names_in_words(case.weights)}. An earlier step has written that. As long "
+        "as they are, no loss scale gives a finite loss for a batch that reads them.",
         "Go back to a checkpoint with finite weights, and watch the steps after it: a step that was not skipped though "
         "its gradients were not finite, a learning rate that is too large, or running statistics that met an infinity.",
         "forward",
@@ -63,6 +63,35 @@ def nan_in_targets(case: Case) -> Verdict | None:
     )
 
 
+def nan_behind(case: Case) -> Verdict | None:
+    """Numbers of the batch that are not finite, which the loss does not show: its gradients do."""
+    row = case.row
+    if case.forward_bad or case.cure is not None or not case.bad_in_fp32 or row is None:
+        return None
+    forward = case.flow.rows.get(row.op.forward) if row.op.forward is not None else None
+    read = (
+        *row.inputs,
+        *(forward.inputs if forward is not None else ()),
+    )  # the latter before autocast's casts
+    outside = any(each.made_by is None and each.name is None and not each.finite for each in read)
+    if not outside or not (case.targets or case.data):
+        return None
+    names, what, cause = (
+        (case.targets, "The targets", "nan-in-targets")
+        if case.targets
+        else (case.data, "The batch", "nan-in-data")
+    )
+    return Verdict(
+        cause,
+        f"{_held(names, row, what)} before the model runs. The loss does not show it, but in the backward pass, "
+        f"{row_in_words(row)} reads them, and gives NaN: 0 times NaN is NaN. No loss scale changes that.",
+        "Take such numbers out before the model and the loss see them, not afterwards: torch.where(torch.isfinite(x), "
+        "x, 0.0) on what goes in, and a mask on the loss.",
+        "backward",
+        row,
+    )
+
+
 def no_labels(case: Case) -> Verdict | None:
     """A mean over nothing: no label counts, or a tensor is empty."""
     row = case.row
@@ -86,16 +115,20 @@ def _over_nothing(row: Traced) -> str | None:
     name = row.op.name.rstrip("_")
     if not row.makes_it:
         return None
+    if any(0 in each.shape for each in row.inputs):
+        return "it is a mean over no number"
     if name in _LOSSES:
         return (
-            "it is a mean over the labels that count, and all labels of this batch are ignored (ignore_index)"
+            "it is a mean over the labels that count, and all labels of this batch are ignored (ignore_index, or a "
+            "weight of 0)"
         )
-    empty = any(0 in each.shape for each in row.inputs)
-    if name in ("mean", "nanmean") and empty:
-        return "it is a mean over no number"
     nothing = all(each.zeros == each.of for each in row.inputs)
     if name in ("div", "true_divide") and nothing and all(each.of == 1 for each in row.outputs):
         return "it divides a sum of nothing by a count of 0"
+    whole = len(row.op.inputs) > 1 and not row.op.inputs[1].dtype.is_floating_point
+    if name in ("div", "true_divide") and whole and not any(each.infinite for each in row.outputs):
+        places = sum(each.nan for each in row.outputs)
+        return f"it divides sums of nothing by counts of 0, in {places:,} places"
     return None
 
 

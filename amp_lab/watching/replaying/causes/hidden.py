@@ -36,14 +36,15 @@ def hidden_overflow(case: Case) -> Verdict | None:
         return None
     row, by = found[0]
     then = "That infinity was lost inside it," if by is row else f"Then {row_in_words(by)} took that infinity"
-    wrong = "wrong" if case.finite else "wrong, and its gradients are not finite"
+    lost = not case.finite and case.cure is None
+    wrong = "wrong, and its gradients are not finite" if lost else "wrong"
     return Verdict(
         "hidden-overflow",
         f"In the forward pass, {row_in_words(row)} {numbers(row)}. {then} "
         f"and finite numbers came out: the loss is finite, but {wrong}. No message tells of it. {NO_SCALE}",
         "Compute this part in FP32: with torch.autocast(..., enabled=False), and .float() on what goes in (squares, "
         "sums of squares and variances leave FP16 from numbers around 256 on); or use PyTorch's own layer "
-        "(nn.LayerNorm, nn.RMSNorm), which autocast keeps in FP32; or BF16.",
+        "(nn.LayerNorm, nn.RMSNorm), which compute in FP32 inside; or BF16.",
         "forward",
         row,
         others=tuple(each for each, _ in found[1:]),

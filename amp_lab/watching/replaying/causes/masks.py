@@ -29,10 +29,12 @@ def mask_overflow(case: Case) -> Verdict | None:
         "mask-overflow",
         f"In the forward pass, {row_in_words(softmax)} gave NaN: a row of what it was given is -inf throughout{how}. "
         f"A softmax of nothing is 0/0. {NO_SCALE}",
-        "Leave something unmasked in every row, or take such rows out and put 0 in their place: "
-        "torch.where(mask.any(-1, keepdim=True), probabilities, 0.0). "
+        "Leave something unmasked in every row. Or mask nothing before the softmax in rows that are masked throughout, "
+        "and put 0 in their place after it: empty = mask.all(-1, keepdim=True); probabilities = scores.masked_fill("
+        "mask & ~empty, -inf).softmax(-1).masked_fill(empty, 0.0). (To replace the NaN alone may leave NaN in the "
+        "gradients.)"
         + (
-            "Mask with masked_fill(mask, -inf) rather than with large numbers, whose sum leaves FP16."
+            " Mask with masked_fill(mask, -inf) rather than with large numbers, whose sum leaves FP16."
             if minus
             else ""
         ),

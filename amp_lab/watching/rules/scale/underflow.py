@@ -10,14 +10,18 @@ from amp_lab.watching.recording.events import Backward, Event
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.underflow.judging import Row
-from amp_lab.watching.underflow.shown import cure, percent, scale_or_number
+from amp_lab.watching.underflow.shown import cure, experiment, only_zeros, percent, scale_or_number, since
 from amp_lab.watching.underflow.table import Underflow
 from amp_lab.watching.words import counted, steps_in_words
 
-_MANY: Final = 0.25  # of a module's gradients: the first to be lost are the smallest, and matter least
-_NUMBERS: Final = 32  # of a module
-_SAMPLES: Final = 2  # in which the same module loses so many
-_HALF: Final = 0.5
+# A quarter of a module's gradients. The first to be lost are the smallest, and matter least: lesson 03 loses 40 % of
+# them without harm. And the estimate is rather too low: where it says a quarter, it may be half.
+_MANY: Final = 0.25
+_NUMBERS: Final = (
+    32  # of a module: a quarter of them is `pile.FEW`, the fewest from which a share can be told
+)
+_SAMPLES: Final = 2  # in which the same module loses so many: one batch may be odd
+_HALF: Final = 0.5  # from here on the module learns more slowly than not: no risk, a fault
 
 
 @rule("gradients-underflow", Severity.RISK, title="gradients that FP16 made zero")
@@ -47,26 +51,48 @@ def gradients_underflow(run: Run) -> Iterator[Finding]:
     table = Underflow(run.underflow)
     losing = _losing(table.rows)
     if not losing:
+        yield from _nothing_but_zeros(run, table)
         return
     worst = max(losing, key=lambda row: row.share_lost)
     modules, steps = {row.module for row in losing}, sorted({row.step for row in losing})
     events = _evidence(run, steps)
     if not events:
         return
+    first = min(table.began[each] for each in modules)
     others = f", and in {counted(len(modules) - 1, 'more module')}" if len(modules) > 1 else ""
     yield Finding(
         f"FP16 made {percent(worst.share_lost)} of the gradients of `{worst.module}` zero in step {worst.step:,}, at a "
-        f"loss scale of {scale_or_number(worst.scale)}{others}; it began in step {steps[0]:,}.",
+        f"loss scale of {scale_or_number(worst.scale)}{others}, {since(table, first)}.",
         events,
         {
             "modules": len(modules),
             "steps in which it was seen": steps_in_words(steps),
             "largest gradient": None if math.isnan(worst.largest) else worst.largest,
-            "scale that keeps them": table.scale,
+            "scale that keeps them" if table.sure else "scale to try": table.scale,
         },
-        Fix(events[0], say=cure(table.scale)),
+        Fix(events[0], say=cure(table)),
         Severity.WRONG if worst.share_lost >= _HALF else Severity.RISK,
     )
+
+
+def _nothing_but_zeros(run: Run, table: Underflow) -> Iterator[Finding]:
+    """All gradients of all modules are 0 in all samples, from the first on: there are no numbers to tell by."""
+    counted_in_one = sum(row.entries for row in table.at(table.steps[0])) if table.rows else 0
+    if len(table.steps) < _SAMPLES or counted_in_one < _NUMBERS or not all(row.untold for row in table.rows):
+        return
+    events = _evidence(run, table.steps)
+    if events:
+        yield Finding(
+            only_zeros(table),
+            events,
+            {
+                "modules": len(table.modules),
+                "steps in which it was seen": steps_in_words(table.steps),
+                "scale": table.rows[-1].scale,
+                "scale to try": table.scale_to_try,
+            },
+            Fix(events[0], say=experiment(table)),
+        )
 
 
 def _losing(rows: Sequence[Row]) -> list[Row]:
