@@ -33,7 +33,7 @@ TRIES = 7  # of each explanation; the median counts
 
 def measure(quick: bool) -> list[Finding]:
     """Return the cost of a watch with a replay, and the seconds of one explanation by each tool."""
-    rounds, warm_up = (2, 1) if quick else (40, 2)
+    rounds, warm_up = (2, 1) if quick else (120, 2)
     found = []
     for name, size, count in (("tiny", TINY, STEPS), ("small", SMALL, 2)):  # FP16 is slow on most CPUs
         timings = _timings(size, count, rounds, warm_up)

@@ -16,6 +16,7 @@
 # - find the operator in which an overflow begins, and tell whether a smaller scale can cure it.
 
 # %%
+import contextlib
 import copy
 import math
 import tempfile
@@ -1264,9 +1265,9 @@ lines = ["loss,scale,grad_norm"]
 logged = LOOP.replace(unscale, "pass").replace(clip, f"norm = {clip}")
 logged += '    lines.append(f"{losses[-1]},{amp.get_scale()},{norm}")'
 exec(logged, {**globals(), "losses": []})
-path = Path(tempfile.mkdtemp()) / "run.csv"
-path.write_text("\n".join(lines))
-said = diagnose(path)
+with contextlib.chdir(tempfile.mkdtemp()):
+    Path("run.csv").write_text("\n".join(lines))
+    said = diagnose("run.csv")
 
 # %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
 print(said)
