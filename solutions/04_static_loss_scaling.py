@@ -384,7 +384,7 @@ def by_heart(scale, steps=300):
 lost = by_heart(1.0)
 lost.plot()
 plt.show()
-print(lost.summary())
+print(textwrap.fill(lost.summary(), 88))
 
 # %%
 again = by_heart(4096.0)
