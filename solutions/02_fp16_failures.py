@@ -770,7 +770,9 @@ assert number - 1 > 2**-11
 #
 # In each of these five you were told where to look. `find_overflow` looks for you: it runs a training step operator by
 # operator, asks of each infinity whether the operator has made it or was handed it, and computes in FP64 what should have come
-# out. Three networks in FP16, with two rows of numbers to feed on. **Guess first:** whose loss is finite? Whose is right?
+# out. Below are three networks in FP16: one begins with the norm by hand of failure 1, one with the attention of failure 2, one
+# with PyTorch's norm, and all end with the same linear layer. They get two rows, one with numbers of some hundreds. **Guess
+# first:** which of the three losses are finite? Which of them are right?
 
 
 # %%
@@ -786,21 +788,22 @@ class AttentionByHand(nn.Module):
 
 # %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
 two_rows = torch.tensor([[300.0, -500.0, 800.0, 100.0], [3.0, 1.0, -2.0, 4.0]]).half()
-reports = []
+reports, last = [], nn.Linear(4, 1)
 for layer in (RMSNormByHand(), AttentionByHand(), nn.RMSNorm(4)):
-    network = nn.Sequential(layer, nn.Linear(4, 1)).half()
+    network = nn.Sequential(layer, last).half()
 
     def loss_of_a_step(network=network):
         return network(two_rows).float().mean()
 
-    report = find_overflow(network, loss_of_a_step, scales=(1.0,))
+    report = find_overflow(network, loss_of_a_step, scales=(1.0,))  # 1: no loss scale
     reports.append(report)
-    print(f"{loss_of_a_step().item():7.3f}", type(layer).__name__, report.cause, report.op)
+    name, loss = type(layer).__name__, loss_of_a_step().item()
+    print(f"{name:16} loss {loss:6.3f}   {report.cause:16} {report.op or ''}")
 
 # %% [markdown]
-# **What you saw.** The attention gives NaN, and NaN is at least noticed. The norm by hand gives a number like any other; it is
-# wrong, since one of the two rows has become zeros: a *hidden* overflow. PyTorch's own norm is fine. Here is what was found
-# out about the first:
+# **What you saw.** The attention gives NaN, and NaN is at least noticed. The norm by hand gives a number like any other, and it
+# is not the number that PyTorch's norm gives: one of the two rows has become zeros. That is a *hidden* overflow; after
+# PyTorch's norm there is nothing to report ("none"). What was found out about the first, with more under *What was seen*:
 
 # %% tags=["nbval-ignore-output"] reason="says how long it took"
 reports[0]
@@ -813,9 +816,9 @@ assert own.ok
 assert by_hand.true_size == 800**2
 
 # %% [markdown]
-# Read it from top to bottom: the operator and its line, what went in and what came out, what it should have been, and what to
-# change. The rest of it is about loss scales, which come in lesson 04: there is none that would have helped. In lesson 07 you
-# will look for an overflow with it in earnest.
+# It names the operator and the layer ("0" is the first), says what went in and what should have come out, and what to change.
+# Two things in it come later: loss scales in lesson 04, `torch.autocast` in lesson 06. Here, `.float()` in front of the norm is
+# all that is needed. In lesson 07 you will look for an overflow with it in earnest.
 #
 # ## Takeaways
 #

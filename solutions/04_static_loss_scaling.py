@@ -111,10 +111,10 @@ print(f"FP16 would make {share:.1%} of the weights' gradients zero")
 
 # %% [markdown]
 # Hardly any! So why are *all* of them zero in the FP16 run? Because a gradient is the end of a long way. `backward` walks from
-# the loss through every layer, and hands on, from one to the next, the gradient of what the layer *put out*. `amp_lab.xray` runs
-# a model once under autocast, forward and backward, and lists every operator with the dtypes of what it took and gave (lesson
-# 06 is about it). **Guess first:** the weights are FP32, and so are their gradients. Where on the way back does FP16 become
-# FP32?
+# the loss through every layer, and hands on, from one to the next, the gradient of what the layer *put out*. `amp_lab.xray`
+# runs a model once under autocast, forward and backward, and lists every operator with the dtypes of what it took and gave
+# (lesson 06 is about it). **Guess first:** the weights are FP32, and so are their gradients. Where on the way back does FP16
+# become FP32?
 
 # %%
 for op in xray(model, noisy[:1]).ops:
@@ -393,10 +393,12 @@ assert "12" not in lost.began  # the last layer, beside the loss
 assert not again.began
 
 # %% [markdown]
-# **What you saw.** Nothing is lost in the first steps. Then the loss falls, and the gradients with it: the layers before the
-# last one lose more and more of theirs, and in the end most. Only the last one, beside the loss, keeps its own. The scale that
-# was right at first is too small later, and no error says so: the loss goes on falling. At 4,096 nothing begins. (The share is
-# an estimate, from the numbers just above 2^−24: a zero does not say where it comes from.)
+# **What you saw.** A row is a module of the network, the first one on top, and each column a step that was looked at. (The
+# first three, and then every 32nd; between them nothing is read.) Nothing is lost in the first steps. Then the loss falls, and
+# the gradients with it: one layer after the other loses a part of its gradients, and at some steps nearly all. Only the last
+# one, beside the loss, keeps its own. The scale that was right at first is too small later, and no error says so. With 4,096 in
+# its place nothing begins. (The share is an estimate, from the numbers just above 2^−24: a zero does not say where it comes
+# from.)
 
 # %% [markdown]
 # ### Exercise 4.2 · The largest scale that is safe

@@ -153,9 +153,10 @@ assert found["no zero_grad"][2].get_scale() < 1e-10
 # ## A doctor for loops
 #
 # `amp_lab.watch` looks at a loop while it runs. The loop stays as it is: put it in a `with`, and ask for a report. It notes the
-# calls (which region, which scale, what clipping saw, which step was skipped), not the numbers of your model, and it changes
-# nothing. Here is the loop that clips before it unscales. **Guess first:** the true norm is about a third. Which norm does
-# clipping see: about a third, some hundreds, or hundreds of thousands?
+# calls (which region, which scale, what clipping saw, which step was skipped) and hardly any of your model's numbers, and it
+# changes nothing. (But it stops a run whose scale has sunk to nothing: patient 1.) Here is the loop that clips before it
+# unscales. **Guess first:** the true norm is about a third. Which norm does clipping see: about a third, some hundreds, or
+# hundreds of thousands?
 
 # %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
 net, opt, amp = set_up()
@@ -197,8 +198,9 @@ assert seen.report().ok
 # A handful of skipped steps is no disease: some at the start, and now and then one where gradients are at their largest, as you
 # saw in lesson 05.
 #
-# The rest of this page is a clinic: eight patients, each a loop as people really post it. Look at the symptom, guess, read the
-# report, and write the loop right. If yours goes wrong, the check watches it, too, and tells you what the watcher says.
+# The rest of this page is a clinic: nine patients, seven of them loops as people really post them. Look at the symptom, guess,
+# read the report, and write the loop right. If yours goes wrong, the check watches it, too, and tells you what the watcher
+# says.
 
 # %% [markdown]
 # ## Patient 1: it stood still overnight
@@ -221,7 +223,7 @@ for exponent in (16, 24):  # nothing overflows with the first
     print(f"scale 2^{exponent}: {amp.get_scale():.0f} at last, loss {loss:.2f}")
 
 # %% [markdown]
-# And watched:
+# And watched. `watch` ends such a run with an exception, `ScaleCollapsed`, which is caught here:
 
 # %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
 net, opt, amp = set_up(init_scale=2.0**24)
@@ -234,7 +236,7 @@ try:
             amp.step(opt)
             amp.update()
 except ScaleCollapsed as stopped:
-    print(f"{type(stopped).__name__}: {str(stopped)[:62]}...")
+    print(f"{type(stopped).__name__}: {str(stopped).split(',')[0]} ...")
 seen.report()
 
 # %%
@@ -1063,13 +1065,16 @@ check("7.8", faults)
 # %% [markdown]
 # ## Patient 9: two skips in 200 batches
 #
-# The loop is right, and the data are nearly all the same. Two batches are not: `"m"` has large targets, `"s"` a spike in
-# its inputs. **Guess first:** the scaler skips both and goes on. Does it cure both?
+# The loop is right, and the data are nearly all the same. Two batches are not: `"m"` has large targets, `"s"` a spike in its
+# inputs. **Guess first:** the scaler skips both and goes on. Would a smaller scale make both finite?
+#
+# `replay` computes the loss of the batch at hand once more. `watch` calls it after a skipped step, to find out why.
 
 # %%
 kinds = ["."] * 200
 kinds[57], kinds[137] = "m", "s"
-net = faulty.Patient(("", "attn", "wide norm")).to(device)
+layers = ("", "attn", "wide norm")  # three; the last has a wide MLP, and a norm before it
+net = faulty.Patient(layers).to(device)
 opt = torch.optim.SGD(net.parameters(), lr=1e-4)
 amp = torch.amp.GradScaler(device, init_scale=2.0**12)
 
@@ -1117,16 +1122,16 @@ spike
 
 # %%
 for each in (large, spike):
-    print(f"{each.cause:17} {each.phase:9} cured by a scale of {each.scale}")
+    print(f"{each.cause:17} {each.phase:9} largest scale that cures: {each.scale}")
 
 # %%
 assert (large.cures, spike.cures) == (True, False)
 assert (spike.module, spike.op) == ("layers.1.attn", "matmul")
 
 # %% [markdown]
-# The first needed a smaller scale: some skips later it would have been fine. The second is lost at every scale: queries
-# times keys left FP16 in the forward pass, before any scale was multiplied in. A forward hook would have accused
-# `layers.1.attn.out`, the first module that *ended* with NaN. What to change is the matmul: divide before it, not after it.
+# The first needed a smaller scale: some skips later it would have been fine. The second is lost at every scale: queries times
+# keys left FP16 in the forward pass, before any scale was multiplied in. A forward hook would have accused `layers.1.attn.out`,
+# the first module that *ended* with NaN. What to change is the matmul: divide before it, not after it.
 #
 # **Guess again.** One example is padding, all zeros (`"p"`). The loss is finite. Are the gradients? Does FP32 help?
 
@@ -1134,21 +1139,22 @@ assert (spike.module, spike.op) == ("layers.1.attn", "matmul")
 padding = why(faulty.batch("p", 7))
 print(padding.cause, "·", padding.op, "in", padding.module, "·", padding.phase)
 in_fp32 = next(each for each in padding.replays if each.fp32)
-print(f"FP32: loss {in_fp32.loss:.4f}, bad gradients: {len(in_fp32.bad)}")
+print(f"FP32: loss {in_fp32.loss:.4f}, gradients not finite: {len(in_fp32.bad)}")
 
 # %%
 assert padding.cause == "nan-derivative"
 assert not padding.cures
 
 # %% [markdown]
-# A length of 0, its square root, and a derivative of 1/0: NaN on the way back, in FP32 too. AMP has nothing to do with it,
-# though it is where it was noticed. `x.norm()` has a derivative for 0; a `sqrt` by hand needs something added *inside* of it.
+# A vector of length 0: the root of 0, whose derivative is 1/0, and then infinity times 0: NaN on the way back, in FP32 too. AMP
+# has nothing to do with it, though it is where it was noticed. `x.norm()` has a derivative for 0; a `sqrt` by hand needs
+# something added *inside* of it.
 #
 # ### Exercise 7.9 · Find the overflow
 #
 # A long run has stopped, and somebody has kept its batches. Write what finds the first that breaks. A batch *breaks* if no loss
-# scale of 1 or more makes its loss and all gradients finite, in FP16 autocast as CUDA does it. One that is only too much for a
-# scale of 2^16 does not: that is the scaler's daily business.
+# scale of 1 or more makes its loss and all gradients finite, in FP16 autocast. One that is only too much for a scale of 2^16
+# does not: that is the scaler's daily business.
 
 
 # %%
@@ -1258,8 +1264,8 @@ assert raised is not None
 # optimizers. And BF16 needs no scaler at all.
 #
 # **5. A log of your own.** Exercise 7.8 was a log of six runs that were picked for you. `amp-lab diagnose run.csv`, in a
-# terminal, reads any: CSV, JSON lines, or the `trainer_state.json` of a Trainer. Here is what it says to a loop that clips
-# before it unscales, and whose scale stays where it is. **Guess first:** what is there to see?
+# terminal, or `diagnose` in a notebook, reads any: CSV, JSON lines, or the `trainer_state.json` of a Trainer. Here is what it
+# says to a loop that clips before it unscales, and whose scale stays where it is. **Guess first:** what is there to see?
 
 # %%
 net, opt, amp = set_up(init_scale=2.0**16)
@@ -1278,12 +1284,13 @@ print(said)
 assert [each.id for each in said.findings] == ["norm-looks-scaled"]
 
 # %% [markdown]
-# It says *possible*, and not more: a log shows numbers, not calls. What else it cannot know stands below.
+# It says *possible*, and not more: a log shows numbers, not calls. What else it cannot know stands at its end.
 #
 # **6. In your own code.** Wrap the first few hundred steps of a new training script in `watch`. If the loop raises, the
 # diagnosis stands at the end of the traceback. What it costs is measured by `python -m benchmarks watching`: about a twentieth
 # of a small model's step, more if it is put on and off for each step; so put it around the loop. While nothing is wrong it asks
-# for no number, so a GPU need not wait for it.
+# for no number, so a GPU need not wait for it. Give it `replay=` as well, and it names the operator where there is an infinity;
+# `seen.underflow()` shows the other end, as in lesson 04.
 #
 # ## Takeaways
 #

@@ -81,10 +81,10 @@ def watch(
         replay: a function that returns the unscaled loss of the batch at hand, with the loop's own autocast region. It
             is called at most 16 times for a cheap run and for 3 full explanations, with the random numbers of the
             loop's own run. All is as it was afterwards, and no watch notes it. What fails in it is a line of the
-            report, and the loop goes on. To be ready for it costs about 15 µs a step, and 50 more if NumPy's global
-            generator is drawn from in each. In a loop without a scaler it is called when the loss or a gradient is not
-            finite after a backward pass. There, and with a fused optimizer, a GPU is asked for one flag in each step,
-            and the host waits: later, the batch would be gone.
+            report, and the loop goes on. To be ready for it costs 5 to 30 µs a step, and 45 to 110 more where NumPy's
+            global generator moves in every step. In a loop without a scaler it is called when the loss or a gradient is
+            not finite after a backward pass. There, and with a fused optimizer, a GPU is asked for one flag in each
+            step, and the host waits: later, the batch would be gone.
         min_scale: when the loss scale has sunk below it, and at least 12 steps in a row were skipped, `scaler.update()`
             raises ScaleCollapsed. None: never. (For fused optimizers on a GPU up to 32 steps later: the host does not
             wait for what only the GPU knows.)

@@ -1,9 +1,13 @@
 """What a report on an overflow says, as text, in a notebook, with Rich, as JSON; and when its parts are unusual."""
 
+import copy
 import dataclasses
+import gc
 import io
 import json
+import pickle
 import re
+import weakref
 from html.parser import HTMLParser
 
 import pytest
@@ -28,6 +32,9 @@ class Model(nn.Module):
 
     def forward(self, x):
         return self.ff(x) * 1
+
+
+LINE = Model.forward.__code__.co_firstlineno + 1
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +97,7 @@ def rich_text(report):
 def test_the_sentence_has_the_numbers(overflow):
     sentence = overflow.sentence
     assert re.match(
-        r"In the forward pass, linear in ff \(.*test_overflow_report\.py:30\) gave 81,920, ", sentence
+        rf"In the forward pass, linear in ff \(.*test_overflow_report\.py:{LINE}\) gave 81,920, ", sentence
     )
     assert "FP16 ends at 65,504; what went in was no larger than 256. No loss scale changes" in sentence
     assert (overflow.limit, overflow.true_size, overflow.scale) == (65504.0, 81920.0, None)
@@ -144,7 +151,7 @@ def test_json(overflow, healthy):
         "bad": ["ff.weight", "ff.bias"],
         "parameters": 2,
     }
-    assert told["source"]["line"] == 30
+    assert told["source"]["line"] == LINE
     told = json.loads(healthy.to_json(indent=None))
     assert (told["ok"], told["first"], told["scale"], told["cures"]) == (True, None, 65536.0, False)
 
@@ -173,6 +180,36 @@ def test_many_others_are_counted(overflow):
 def test_a_frozen_report(overflow):
     with pytest.raises(dataclasses.FrozenInstanceError):
         overflow.cause = "none"
+
+
+def test_a_report_keeps_neither_model_nor_batch():
+    model, batch = Model(), (torch.full((8, 4), 7e4), torch.zeros(8, dtype=torch.long))
+    report = find_overflow(model, F.cross_entropy, batch, device_type="cuda")
+    kept = [weakref.ref(each) for each in (model, *model.modules(), *model.parameters(), *batch)]
+    del model, batch
+    gc.collect()
+    assert report.first is not None
+    assert [each() for each in kept if each() is not None] == []
+
+
+def test_a_report_is_copied_and_pickled(overflow):
+    for twin in (pickle.loads(pickle.dumps(overflow)), copy.deepcopy(overflow)):
+        assert twin.to_json() == overflow.to_json()
+        assert str(twin) == str(overflow)
+
+
+def test_names_of_the_model_are_escaped():
+    model = Model()
+    model.add_module("<b>&", model.ff)
+    del model.ff
+    model.ff = lambda x: model._modules["<b>&"](x)
+    nn.init.constant_(model._modules["<b>&"].weight, 1e4)
+    report = find_overflow(
+        model, F.cross_entropy, (torch.full((8, 4), 80.0), torch.zeros(8).long()), device_type="cuda"
+    )
+    assert report.module == "<b>&"
+    assert "<b>&" not in report._repr_html_()
+    assert "linear in &lt;b&gt;&amp;" in report._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import nn
 
 from amp_lab.watching.recording.later import Later
@@ -294,6 +296,9 @@ def test_shown():
     for module in table.modules:
         assert f"\n{module} " in text
         assert f">{module}</th>" in page
+    out = io.StringIO()
+    Console(file=out, width=140).print(table)
+    assert all(module in out.getvalue() for module in table.modules)
     figure = table.plot()
     axes, bar = figure.axes
     assert axes.get_xlabel() == "sampled training step"

@@ -20,7 +20,8 @@ def alone(name: str) -> Iterator[None]:
     with _lock:
         if _running:
             raise RuntimeError(
-                f"{_running[0]} is being x-rayed, and calls xray itself: x-ray that part alone"
+                f"{_running[0]} is being followed operator by operator (xray, find_overflow), and asks for that "
+                "itself: take that call out of it, or give that part alone"
             )
         _running.append(name)
         try:

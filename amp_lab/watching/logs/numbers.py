@@ -1,4 +1,4 @@
-"""Numbers as logs write them."""
+"""Numbers as logs write them, and as a report on a log does. (Those of `watching.words` import PyTorch.)"""
 
 from __future__ import annotations
 

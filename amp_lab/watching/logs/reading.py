@@ -19,9 +19,8 @@ from amp_lab.watching.logs.numbers import counted, number
 
 _SEPARATORS: Final = ("\t", ";", ",", "|")
 _NUMBERS_OF_PYTHON: Final = re.compile(r"(?<=[:\[,\s])(-?(?:nan|inf))(?=\s*[,}\]])")
-LARGEST: Final = (
-    64 * 2**20
-)  # bytes of text: all of it is held in memory, as cells, in some twenty times as many
+# Bytes of text: all of it is held in memory, as cells, in some twenty times as many.
+LARGEST: Final = 64 * 2**20
 _DEEPEST: Final = 8  # levels of a nested record: what lies deeper is no number of a step
 
 

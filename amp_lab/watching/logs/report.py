@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from amp_lab.watching.logs.columns import IN_WORDS
 from amp_lab.watching.logs.finding import Finding
+from amp_lab.watching.logs.numbers import counted
 
 NORMAL: Final = (
     "Normal is: the loss is finite and falls; the scale goes down by halves in the first steps, if it began too high, "
@@ -86,7 +87,8 @@ class LogReport:
 
 def _run_lines(run: RunReport, width: int) -> Iterator[tuple[str, str]]:
     name = f"{run.name}: " if run.name else ""
-    span = f"{name}{run.rows:,} rows, steps {run.first_step:,.0f} to {run.last_step:,.0f}"
+    last = f" to {run.last_step:,.0f}" if run.rows > 1 else ""
+    span = f"{name}{counted(run.rows, 'row')}, step{'s' if last else ''} {run.first_step:,.0f}{last}"
     yield from _wrapped("; ".join((span, *run.seen)) + ".", width, "", "text")
     for note in run.notes:
         yield from _wrapped(f"Note: {note}.", width, "  ", "text")

@@ -130,7 +130,7 @@ def read_runs(table: Table, columns: Mapping[str, str]) -> list[Run]:
     runs: list[Run] = []
     for name, indices in groups.items():
         rows = _merged([_row(table, index, columns) for index in indices])
-        runs += _split(table, indices, rows, columns, f"{by} {name}" if by else "")
+        runs += _split(table, rows, columns, f"{by} {name}" if by else "")
     return runs
 
 
@@ -164,9 +164,7 @@ def _merged(rows: Sequence[Row]) -> list[Row]:
     return merged
 
 
-def _split(
-    table: Table, indices: Sequence[int], rows: list[Row], columns: Mapping[str, str], name: str
-) -> list[Run]:
+def _split(table: Table, rows: list[Row], columns: Mapping[str, str], name: str) -> list[Run]:
     """Tell a resumed run (the step goes back a little) from a new one (it begins again), and from disorder."""
     has = frozenset(
         kind for kind in columns if kind == "step" or any(getattr(row, kind) is not None for row in rows)

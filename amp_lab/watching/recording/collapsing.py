@@ -44,8 +44,12 @@ class Collapsing:
 
     def stepped(self, scaler: int, skipped: float | torch.Tensor) -> None:
         """A scaler was asked for a step. A tensor tells later whether it was skipped."""
-        if self._min_scale is not None:
-            self._of.setdefault(scaler, _Turns(self._min_scale)).asked.append(skipped)
+        if self._min_scale is None:
+            return
+        turns = self._of.get(scaler)
+        if turns is None:
+            turns = self._of[scaler] = _Turns(self._min_scale)
+        turns.asked.append(skipped)
 
     def updated(self, recorder: Recorder, scaler: int, scale: float | torch.Tensor) -> None:
         """The scaler's turn is over.

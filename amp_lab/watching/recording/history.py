@@ -120,14 +120,15 @@ class History:
 
     def add(self, kind: type[Event], fields: dict[str, Any]) -> None:
         """Note an event of the step that runs, by the fields of its class; its number is given here."""
-        self._number += 1
-        fields["number"] = self._number
+        self._number = fields["number"] = self._number + 1
         self.counts[kind.__name__] += 1
-        self._now.is_told |= kind is kinds.Replayed
-        if len(self._now.noted) < MOST_IN_A_STEP or kind is kinds.Replayed:
-            self._now.noted.append((kind, fields))
-        else:
-            self._now.whole = False
+        now = self._now
+        if kind is kinds.Replayed:
+            now.is_told = True
+        elif len(now.noted) >= MOST_IN_A_STEP:
+            now.whole = False
+            return
+        now.noted.append((kind, fields))
 
     def skip(self, step: int) -> None:
         """An optimizer was left out in a step."""

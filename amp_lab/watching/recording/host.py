@@ -55,12 +55,12 @@ class CloserLooks:
                 looks.listen(True)
 
     def tell(self, name: str, *args: Any) -> None:
-        """Tell the looks what happens, in the main thread only. `name` is a method of `Looks`."""
+        """Tell the looks what happens, in the main thread only. `name` is a method of `Look`."""
         looks = self._looks
         if looks is None or threading.get_ident() != self._main:
             return
         try:
-            getattr(looks, name)(*args)
+            looks.tell(name, *args)
         except Exception as error:
             self._recorder.failed("looks", error)
 
@@ -81,10 +81,6 @@ class Host:
     @property
     def step(self) -> int:
         return self._recorder.steps.now
-
-    @property
-    def skipped(self) -> bool:
-        return self._recorder.skipped
 
     def states(self) -> tuple[Gradients, ...]:
         return self._recorder.states.all()

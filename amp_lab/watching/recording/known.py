@@ -18,8 +18,8 @@ class Numbered:
 
     def __init__(self, kind: str, known: dict[int, tuple[str, int]]) -> None:
         self._kind, self._known = kind, known
-        self._refs: dict[int, Any] = {}  # by id: what returns the object, or None when it is gone
-        self._numbers: dict[int, int] = {}
+        # By id: what returns the object, or None when it is gone; and its number.
+        self._entries: dict[int, tuple[Any, int]] = {}
         self.count = 0
 
     def add(self, value: Any, number: int | None = None) -> int:
@@ -28,8 +28,7 @@ class Numbered:
             number = min(self.count, MOST - 1)
             self.count += 1
         key = id(value)
-        self._numbers[key] = number
-        self._refs[key] = self._reference(value)
+        self._entries[key] = self._reference(value), number
         self._known[key] = self._kind, number
         return number
 
@@ -37,8 +36,8 @@ class Numbered:
         key = id(value)
 
         def forget(_: object) -> None:
-            for each in (self._numbers, self._refs, self._known):
-                each.pop(key, None)
+            self._entries.pop(key, None)
+            self._known.pop(key, None)
 
         try:
             return weakref.ref(value, forget)
@@ -47,8 +46,8 @@ class Numbered:
 
     def get(self, value: Any) -> int | None:
         """Return an object's number; None if it has none."""
-        number = self._numbers.get(id(value))
-        return number if number is not None and self._refs[id(value)]() is value else None
+        entry = self._entries.get(id(value))
+        return entry[1] if entry is not None and entry[0]() is value else None
 
     def __len__(self) -> int:
         return min(self.count, MOST)

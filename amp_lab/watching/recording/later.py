@@ -24,8 +24,12 @@ class Later(Generic[T]):
 
     def __init__(self, kind: Callable[[Any], T], value: T | torch.Tensor) -> None:
         self._kind: Callable[[Any], T] = kind
-        self._tensor = value if isinstance(value, torch.Tensor) else None
-        self._value: T | None = None if isinstance(value, torch.Tensor) else kind(value)
+        self._tensor: torch.Tensor | None = None
+        self._value: T | None = None
+        if isinstance(value, torch.Tensor):
+            self._tensor = value
+        else:
+            self._value = kind(value)
 
     @property
     def value(self) -> T:

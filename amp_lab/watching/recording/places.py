@@ -31,7 +31,7 @@ class Places:
 
     def __init__(self) -> None:
         self._code: dict[int, tuple[CodeType, bool]] = {}  # with whether it is the user's
-        self._places: dict[tuple[int, int, str, int], Place] = {}
+        self._places: dict[tuple[int, int, tuple[str, int]], Place] = {}
 
     def frame(self, above: int = 1) -> FrameType | None:
         """Return the innermost frame of the user's code.
@@ -46,7 +46,8 @@ class Places:
             frame = sys._getframe(1)
         known = self._code
         while frame is not None:
-            found = known.get(id(frame.f_code)) or self._learn(frame.f_code)
+            code = frame.f_code
+            found = known.get(id(code)) or self._learn(code)
             if found[1]:
                 return frame
             frame = frame.f_back
@@ -70,15 +71,20 @@ class Places:
         """Return the line that a frame is in."""
         return _source(frame)
 
-    def place(self, frame: FrameType, known: Known, subject: tuple[str, int]) -> Place:
-        """Return the line that a frame, which `frame()` has found, is in, and the names of the watched objects there.
+    def of(self, above: int, known: Known, subject: tuple[str, int]) -> Place | tuple[None, Names]:
+        """Return the line of the user's code that runs, and the names of the watched objects there; None and no names
+        if there is none on the stack.
 
         Args:
+            above: as for `frame`, counted from the caller.
             known: the watched objects.
             subject: the one that it is about: where its frame knows several of a kind, this one's name goes first.
         """
+        frame = self.frame(above + 1)
+        if frame is None:
+            return None, ()
         # Which line an instruction belongs to, Python would have to look up.
-        key = (id(frame.f_code), frame.f_lasti, *subject)
+        key = id(frame.f_code), frame.f_lasti, subject
         found = self._places.get(key)
         if found is None:
             found = self._places[key] = _source(frame), _names(frame, known, subject)

@@ -17,7 +17,7 @@ from amp_lab.autocast.records import Source
 from amp_lab.watching.recording import setup, unseen
 from amp_lab.watching.recording.calls import After, Calls, Noting, nothing_after
 from amp_lab.watching.recording.collapsing import Collapsing
-from amp_lab.watching.recording.events import Event, Raised, Scheduled, ZeroGrad
+from amp_lab.watching.recording.events import Event, Gradients, Raised, Scheduled, ZeroGrad
 from amp_lab.watching.recording.history import History
 from amp_lab.watching.recording.host import CloserLooks
 from amp_lab.watching.recording.noting import all_of
@@ -152,23 +152,17 @@ class Recorder(Watched, Calls):
         """
         if "where" in fields:
             fields["names"] = ()
-        elif (frame := self.places.frame(above)) is not None:
-            fields["where"], fields["names"] = self.places.place(frame, self.known.by_id, subject)
         else:
-            fields["where"], fields["names"] = None, ()
-        regions = self.here.regions
+            fields["where"], fields["names"] = self.places.of(above, self.known.by_id, subject)
         fields["main"] = threading.get_ident() == self._main
-        fields["autocast"] = self._autocast()
+        device = self._device_type
+        is_on = device is not None and torch.is_autocast_enabled(device)
+        fields["autocast"] = torch.get_autocast_dtype(device) if device is not None and is_on else None
+        regions = self.here.regions
         fields["regions"] = tuple([region.number for region in regions]) if regions else ()
         with self._lock:
             fields["step"] = self.steps.now
             self.history.add(kind, fields)
-
-    def _autocast(self) -> torch.dtype | None:
-        kind = self._device_type
-        if kind is None or not torch.is_autocast_enabled(kind):
-            return None
-        return torch.get_autocast_dtype(kind)
 
     def next_region(self) -> int:
         """Return a number for a region that is entered."""
@@ -190,7 +184,7 @@ class Recorder(Watched, Calls):
         """The step that runs has ended now."""
         self.fresh = False
         self.history.end_step()
-        self.look("step_ended")
+        self.look("step_ended", self.skipped)
 
     def skip(self, skipped: float | bool | torch.Tensor) -> None:
         """An optimizer was left out by the scaler, or may have been: then a tensor will tell."""
@@ -235,12 +229,10 @@ class Recorder(Watched, Calls):
             self._loop, self.here.called = threading.get_ident(), False
         for number in optimizers:
             before = self.states.of(number)
-            if self.states.was_cleared(number):
+            if self.states.see_by_hand(number) and before is not Gradients.NONE:
                 self.emit(
                     ZeroGrad, where=None, optimizers=(number,), by="hand", set_to_none=True, before=(before,)
                 )
-            else:
-                self.states.see_assigned(number)
 
     def see_rates(self, optimizer: int, now: tuple[float, ...]) -> None:
         """Note learning rates that somebody has written by hand since they were last seen."""

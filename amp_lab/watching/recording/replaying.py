@@ -102,14 +102,14 @@ class Replaying:
             self._full = MOST_FULL  # it would fail each time
             words = f"{type(error).__name__}: {str(error)[:200]}"
             recorder.note(
-                f"replay: step {self._step:,} could not be run again, and no other will be ({words})"
+                f"A replay failed: step {self._step:,} could not be run again, and no other will be ({words})"
             )
             return
         if report is None or report.cause == "scale-too-large":
             return
         if report.ok:
             recorder.note(
-                f"replay: step {self._step:,} overflowed, and was finite when its batch was run again: does the "
+                f"A replay does not agree: step {self._step:,} overflowed, and was finite when its batch was run again: does the "
                 "function given as replay compute the same loss, of the same batch, in the same autocast region?"
             )
             return

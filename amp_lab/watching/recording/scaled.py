@@ -105,7 +105,7 @@ class ScaledLosses:
             found: ScaledLoss | None = node.metadata.get(self._key)
             if found is not None:
                 return found
-            nodes.extend(each for each, _ in node.next_functions if each is not None)
+            nodes.extend([each for each, _ in node.next_functions if each is not None])
         return None
 
     def has_unscaled_part(self, tensor: torch.Tensor) -> bool:

@@ -85,17 +85,18 @@ class States:
         """Return whether no parameter has a gradient."""
         return not self._has_gradient(optimizer)
 
-    def was_cleared(self, optimizer: int) -> bool:
-        """Return whether somebody has set every `.grad` to None by hand; the state is NONE then."""
-        if self._state[optimizer] is Gradients.NONE or self._has_gradient(optimizer):
-            return False
-        self.set(optimizer, Gradients.NONE)
-        return True
+    def see_by_hand(self, optimizer: int) -> bool:
+        """Take note of what somebody did by hand, and return whether there is something.
 
-    def see_assigned(self, optimizer: int) -> None:
-        """Take note of gradients that came by another way than backward: `parameter.grad = …`."""
-        if self._state[optimizer] is Gradients.NONE and self._has_gradient(optimizer):
+        Every `.grad` was set to None: the state is NONE then. Or there are gradients that came by another way than
+        backward: `parameter.grad = …`.
+        """
+        had, has = self._state[optimizer] is not Gradients.NONE, self._has_gradient(optimizer)
+        if had and not has:
+            self.set(optimizer, Gradients.NONE)
+        elif has and not had:
             self.set(optimizer, Gradients.TRUE if self.taken is None else Gradients.SCALED, self.taken)
+        return had != has
 
     def _has_gradient(self, optimizer: int) -> bool:
         parameters, witness = self._parameters[optimizer], self._witness[optimizer]

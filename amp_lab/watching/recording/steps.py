@@ -30,8 +30,11 @@ class Steps:
         self._turns += 1
         self._asked.add(optimizer)
         self._last_asked[optimizer] = self._turns
-        awaited = {each for each, turn in self._last_asked.items() if self._turns - turn < _PATIENCE}
-        self.ended = self.ended or awaited <= self._asked
+        # Where all were asked, as one alone always is, nobody is awaited.
+        self.ended = self.ended or len(self._asked) == len(self._last_asked) or self._awaited() <= self._asked
+
+    def _awaited(self) -> set[int]:
+        return {each for each, turn in self._last_asked.items() if self._turns - turn < _PATIENCE}
 
     def end(self) -> None:
         """The scaler was updated."""

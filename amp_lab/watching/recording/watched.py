@@ -115,6 +115,12 @@ class Watched:
         number = self.known.scalers.get(scaler)
         return self.add_scaler(scaler) if number is None else number
 
+    def trains(self, scaler: Any) -> int:
+        """A scaler has to do with the watched models: return its number."""
+        number = self.scaler(scaler)
+        self.trained.add(number)
+        return number
+
     def scale_of(self, scaler: Any) -> float | torch.Tensor:
         """Return a scaler's scale: a number, or a tensor that nobody writes to."""
         return self.scales[self.scaler(scaler)].of(scaler)

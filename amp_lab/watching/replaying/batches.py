@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +18,8 @@ from amp_lab.autocast.policy import policy
 from amp_lab.autocast.recording.borrowing import Attributes
 from amp_lab.autocast.recording.settings_kept import random_states_kept, settings_kept
 from amp_lab.autocast.recording.training_steps import training_steps_refused
+from amp_lab.watching.replaying.copies import Copies
+from amp_lab.watching.replaying.processes import by_itself
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Batch:
     `modules` are the roots, by name ("" for a model alone). `region`: whether the call is to be run in an autocast
     region of `dtype`; if not, it has its own. `runs_on` is the device type of the tensors, `device_type` that of the
     policy: "cuda" on CPU tensors is emulated. `targets` says how many of `inputs`, at the end, are targets.
-    `weights` are the parameters that are trained with their numbers, as `kept` found them.
+    `copies` are the numbers of all tensors that a run may write to, as `kept` found them.
     """
 
     call: Callable[..., Any]
@@ -37,7 +41,7 @@ class Batch:
     inputs: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = field(default_factory=dict)
     targets: int = 0
-    weights: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list, compare=False, repr=False)
+    copies: list[Copies] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def emulated(self) -> bool:
@@ -67,14 +71,14 @@ class Batch:
 
 
 @contextlib.contextmanager
-def kept(batch: Batch) -> Iterator[None]:
+def kept(batch: Batch) -> Iterator[list[str]]:
     """Run a batch in here as often as you like, each run in `fresh`: afterwards all is as it was before.
 
     That is: numbers of parameters, buffers, plain tensors of modules and of the batch; `.grad`; attributes of modules
-    (`training` among them), random number generators, autocast regions. Optimizers and scalers do not step.
+    (`training` among them), random number generators, autocast regions. Optimizers and scalers do not step, compiled
+    code runs as it was written, and no other process is waited for; yields notes of what that has changed.
     """
-    saved = [(each, _copy(each)) for each in _tensors(batch)]
-    batch.weights[:] = [(each, _copy(each)) for each in batch.parameters().values()]
+    batch.copies[:] = [Copies(_tensors(batch), _weights(batch))]
     attributes = [Attributes(part) for part in batch.parts()]
     with settings_kept(), training_steps_refused(), contextlib.ExitStack() as stack:
         _regions_left()
@@ -84,19 +88,19 @@ def kept(batch: Batch) -> Iterator[None]:
             ):  # several processes: they need not take part
                 stack.enter_context(wrapped())
         stack.enter_context(_gradients_kept([each for each in _leaves(batch) if each.is_leaf]))
+        notes = stack.enter_context(by_itself())
+        stack.enter_context(_uncompiled())
         try:
-            yield
+            yield notes
         finally:
             for each in attributes:
                 each.restore()
-            _put_back([*saved, *batch.weights])
-            batch.weights.clear()
+            batch.copies.pop().put_back()
 
 
 @contextlib.contextmanager
 def fresh(batch: Batch) -> Iterator[None]:
-    """One run, which begins with the same random numbers, buffers and attributes as every other one."""
-    saved = [(each, _copy(each)) for each in _tensors(batch)]
+    """One run, inside `kept`: it begins with the same random numbers, buffers and attributes as every other one."""
     attributes = [Attributes(part) for part in batch.parts()]
     leaves = _leaves(batch)
     devices = list(range(torch.cuda.device_count())) if batch.runs_on == "cuda" else []
@@ -114,51 +118,48 @@ def fresh(batch: Batch) -> Iterator[None]:
             for leaf in leaves:
                 if leaf.is_leaf and leaf.grad is not None:
                     leaf.grad = None
-            _put_back([*saved, *batch.weights])
+            for copies in batch.copies:
+                copies.put_back()
+
+
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Let compiled code run as it was written: its settings differ here, for each of which it would be compiled anew.
+
+    (And then, after the eighth time, never again: the loop would be slower from there on.)
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing can be compiled; to import it takes seconds
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        # Of the traced run's hooks, which it means no one else to see.
+        warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
+        yield
+
+
+def _weights(batch: Batch) -> list[torch.Tensor]:
+    """Return all parameters. (A forward pass may write to one, as an embedding with `max_norm` does.)"""
+    held = [each for part in batch.parts() for each in part._parameters.values() if each is not None]
+    return [each for each in {id(each): each for each in held}.values() if not each.is_meta]
 
 
 def _tensors(batch: Batch) -> list[torch.Tensor]:
-    """Return the tensors that a forward pass may write into: all but the parameters that are trained.
-
-    (It writes into those less often, without gradients, as an embedding with `max_norm` does. They are many numbers,
-    and copied only once: `Batch.weights`.)
-    """
+    """Return what else a forward pass may write to: buffers, plain tensors of modules, and the batch."""
     found: dict[int, torch.Tensor] = {}
     for part in batch.parts():
-        held = [*part._parameters.values(), *part._buffers.values(), *vars(part).values()]
+        held = [*part._buffers.values(), *vars(part).values()]
         found.update((id(each), each) for each in held if isinstance(each, torch.Tensor))
     found.update(
         (id(each), each)
         for each in tree_leaves((batch.inputs, dict(batch.keywords)))
         if isinstance(each, torch.Tensor)
     )
-    trained = {id(each) for each in batch.parameters().values()}
-    return [each for key, each in found.items() if key not in trained and not each.is_meta]
+    weights = {id(each) for each in _weights(batch)}
+    return [each for key, each in found.items() if key not in weights and not each.is_meta]
 
 
 def _leaves(batch: Batch) -> list[torch.Tensor]:
     return [*batch.parameters().values(), *(each for each in _tensors(batch) if each.requires_grad)]
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
-
-
-def _put_back(saved: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Write numbers back. `.data` shares no version counter: a graph that waits for its backward pass stays valid."""
-    with torch.no_grad():
-        for tensor, numbers in saved:
-            if tensor.shape == numbers.shape:
-                _single(tensor.data, tensor).copy_(_single(numbers, tensor))
-
-
-def _single(numbers: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the first of the numbers that are one in memory, in a tensor that was expanded."""
-    if tensor.layout is torch.strided:
-        for dimension, stride in enumerate(tensor.stride()):
-            if stride == 0 and tensor.shape[dimension] > 1:
-                numbers = numbers.narrow(dimension, 0, 1)
-    return numbers
 
 
 @contextlib.contextmanager

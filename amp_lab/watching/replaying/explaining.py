@@ -19,7 +19,7 @@ from amp_lab.watching.replaying.autocast_off import autocast_off
 from amp_lab.watching.replaying.batches import Batch, kept
 from amp_lab.watching.replaying.causes import judge
 from amp_lab.watching.replaying.causes.case import Case, Verdict
-from amp_lab.watching.replaying.causes.words import limit_of
+from amp_lab.watching.replaying.causes.words import limit_of, names_in_words
 from amp_lab.watching.replaying.flow import true_size
 from amp_lab.watching.replaying.records import Replay, Trace
 from amp_lab.watching.replaying.replays import replay
@@ -28,6 +28,10 @@ from amp_lab.watching.replaying.scales import SMALLEST, Tried, tried
 from amp_lab.watching.words import shortened
 
 SCALES: Final = (2.0**16, 2.0**8, 1.0, 2.0**-8)
+_SPOILED: Final = (
+    "not finite before this batch runs, and not what spoils its loss: {}. An overflow in training writes that to "
+    "running averages, though the step is skipped; evaluation mode would give NaN. reset_running_stats() makes them new"
+)
 _ALONE: Final = threading.RLock()  # what a run borrows (casts, random numbers) belongs to the whole process
 
 
@@ -67,12 +71,13 @@ def explained(
     began = time.perf_counter()
     weights, data, targets = _not_finite_before(batch)
     notes: list[str] = []
-    with _ALONE, torch.inference_mode(False), torch.enable_grad(), unseen(), kept(batch):
+    with _ALONE, torch.inference_mode(False), torch.enable_grad(), unseen(), kept(batch) as changed:
         found = tried(lambda scale: replay(batch, scale), scales, smallest)
         bad = found.first_bad
         fp32 = _in_fp32(batch, notes) if bad is not None else None
         trace = _traced(batch, _scale_to_trace(found)) if bad is not None or hidden else None
         fp32_trace = _traced_in_fp32(batch) if fp32 is not None and not math.isfinite(fp32.loss) else None
+    notes += changed
     if trace is not None:
         notes += trace.notes
         if trace.error is not None:
@@ -90,7 +95,10 @@ def explained(
         fp32_trace,
     )
     runs = found.replays if fp32 is None else (*found.replays, fp32)
-    return _report(judge(case), found, runs, tuple(notes), time.perf_counter() - began)
+    verdict = judge(case)
+    if weights and verdict.cause != "nan-in-weights":
+        notes.append(_SPOILED.format(names_in_words(weights)))
+    return _report(verdict, found, runs, tuple(notes), time.perf_counter() - began)
 
 
 def roots_of(models: nn.Module | Sequence[nn.Module], closure: Callable[..., Any]) -> dict[str, nn.Module]:

@@ -80,7 +80,8 @@ def _finite(row: Traced) -> bool:
 
 def nan_from_infinity(row: Traced) -> bool:
     """Whether NaN is new here, and made of infinities that went in: inf - inf, 0 * inf, a softmax of -inf alone."""
-    return any(each.nan for each in row.outputs) and not any(each.nan for each in row.inputs)
+    new = any(each.nan for each in row.outputs) and not any(each.nan for each in row.inputs)
+    return new and any(each.infinite for each in row.inputs)
 
 
 def size(ranges: tuple[Range, ...]) -> float:

@@ -15,11 +15,8 @@ from amp_lab.watching.replaying.batches import Batch, fresh
 from amp_lab.watching.replaying.records import Replay
 
 _TWICE = "backward through the graph a second time"
-_REFUSED = (
-    "torch.autograd.grad",
-    ".grad()",
-    "`inputs`",
-)  # in what PyTorch says where only backward() will do
+# In what PyTorch says where only backward() will do.
+_REFUSED = ("torch.autograd.grad", ".grad()", "`inputs`")
 
 
 def replay(batch: Batch, scale: float, fp32: bool = False) -> Replay:

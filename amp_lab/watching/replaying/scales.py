@@ -21,11 +21,6 @@ class Tried(NamedTuple):
     def first_bad(self) -> Replay | None:
         return next((each for each in self.replays if not each.finite), None)
 
-    @property
-    def forward_bad(self) -> bool:
-        """Whether the loss itself is not finite: no scale changes that."""
-        return any(not math.isfinite(each.loss) for each in self.replays)
-
 
 def tried(run: Callable[[float], Replay], scales: Sequence[float], smallest: float = SMALLEST) -> Tried:
     """Run a batch at the scales, largest first, until it is finite; then search for the largest scale that cures.

@@ -11,7 +11,7 @@ from amp_lab.watching.replaying.told import facts, head
 if TYPE_CHECKING:
     from amp_lab.watching.replaying.report import OverflowReport
 
-_WIDTH: Final = 11  # of the names on the left
+_WIDTH: Final = 12  # of the names on the left
 
 
 def as_text(report: OverflowReport) -> str:

@@ -28,13 +28,14 @@ def facts(report: OverflowReport) -> Iterator[tuple[str, list[str]]]:
     if report.source is not None:
         yield "where", [place_in_words(report.source)]
     if report.first is not None:
-        yield "in", [range_in_words(each) for each in report.first.inputs[:_MOST]]
-        yield "out", [range_in_words(each) for each in report.first.outputs[:_MOST]]
+        yield "went in", [range_in_words(each) for each in report.first.inputs[:_MOST]]
+        yield "came out", [range_in_words(each) for each in report.first.outputs[:_MOST]]
     if not report.ok and report.first is not None and report.first.truth is not None:
-        yield "in FP64", [range_in_words(report.first.truth, typed=False)]
+        yield "should be", [range_in_words(report.first.truth, typed=False)]
     if any(not each.finite for each in report.replays):
         yield "scale", [_cure(report)]
-    yield "runs", [replay_in_words(each) for each in report.replays]
+    runs = sorted(report.replays, key=lambda each: (each.fp32, -each.scale))
+    yield "runs", [replay_in_words(each) for each in runs]
     if report.others:
         more = report.others[_MOST:]
         yield (

@@ -13,6 +13,9 @@ from amp_lab.watching.replaying.records import Range
 
 # FP64 first; some kernels, such as those of attention on a GPU, have no FP64: FP32 reaches as far as BF16.
 _WIDE = (torch.float64, torch.float32)
+MOST = (
+    4 * 2**30
+)  # bytes of arguments: a large model leaves little memory, and a host's may end without an error
 
 
 def true_range(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Range | None:
@@ -23,9 +26,13 @@ def true_range(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rang
         args, kwargs: its arguments, as they were before it ran. They are not changed.
 
     The shape is that of its first floating-point result. Random numbers are drawn anew, from the same state, and the
-    state stays as it was. None if the operator takes neither FP64 nor FP32, or there is no memory for that.
+    state stays as it was. None if the operator takes neither FP64 nor FP32, or there is no memory for that:
+    its arguments may take `MOST` bytes then.
     """
+    numbers = sum(each.numel() for each in tensors_in((args, kwargs)) if each.is_floating_point())
     for wide in _WIDE:
+        if numbers * wide.itemsize > MOST:
+            continue
         try:
             with torch.no_grad(), torch.random.fork_rng(_gpus(args)):
                 results = tensors_in(_run(func, args, kwargs, wide))
@@ -53,9 +60,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wide: torch.d
 
     arguments = list(tree_map(widened, args))
     for place, argument in enumerate(func._schema.arguments[: len(arguments)]):
-        if (
-            argument.name == "half_to_float"
-        ):  # softmax from FP16 to FP32 at once: a flag that FP64 must not have
+        if argument.name == "half_to_float":  # of a softmax: FP64 must not have this flag
             arguments[place] = False
     return func(*arguments, **tree_map(widened, kwargs))
 

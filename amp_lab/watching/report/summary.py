@@ -77,7 +77,8 @@ def remarks(report: Report) -> Iterator[str]:
     if report.ended:
         yield f"The run ended with {report.ended}."
     for note in report.run.notes:
-        yield f"Not watched: {shortened(note, LONG).rstrip('.')}."
+        begin = "" if note.startswith("A replay") else "Not watched: "
+        yield f"{begin}{shortened(note, LONG).rstrip('.')}."
     for id, error in report.failed:
         yield f"Could not be judged: {id} (its rule failed with {error.rstrip('.')})."
 

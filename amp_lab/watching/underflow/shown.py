@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from amp_lab.view.words import columns, name_in_words
 from amp_lab.watching.counting.wording import scale_in_words, size_in_words
@@ -14,9 +14,9 @@ from amp_lab.watching.underflow.judging import WORTH, Row
 from amp_lab.watching.words import counted, steps_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import Group
+
+    from amp_lab.watching.underflow.table import Underflow
 
 _HEADS: Final = ("module", "began", "most in step", "exactly 0", "made 0", "subnormal", "smallest", "largest")
 _ROWS: Final = 20
@@ -27,29 +27,7 @@ _TITLE: Final = (
 )
 
 
-class Table(Protocol):
-    """What is asked of an `Underflow`."""
-
-    rows: Sequence[Row]
-
-    @property
-    def modules(self) -> list[str]: ...
-    @property
-    def steps(self) -> list[int]: ...
-    @property
-    def began(self) -> Mapping[str, int]: ...
-    @property
-    def untold(self) -> Mapping[str, int]: ...
-    @property
-    def scale(self) -> float | None: ...
-    @property
-    def sure(self) -> bool: ...
-    @property
-    def scale_to_try(self) -> float | None: ...
-    def summary(self) -> str: ...
-
-
-def summary(table: Table) -> str:
+def summary(table: Underflow) -> str:
     """Say what was lost, since when, and what would keep it; and what cannot be told."""
     if len(table.untold) == len(table.modules):
         return untold(table)
@@ -69,7 +47,7 @@ def summary(table: Table) -> str:
     return said + cure(table) + doubt
 
 
-def cure(table: Table) -> str:
+def cure(table: Underflow) -> str:
     """Say what would keep what is lost, and how sure that is."""
     if table.scale is None:
         return (
@@ -85,12 +63,12 @@ def cure(table: Table) -> str:
     )
 
 
-def untold(table: Table) -> str:
+def untold(table: Underflow) -> str:
     """Say which modules have nothing but zeros that nothing explains, and which experiment would tell."""
     return f"{only_zeros(table)} {experiment(table)}"
 
 
-def only_zeros(table: Table) -> str:
+def only_zeros(table: Underflow) -> str:
     """Say which modules have nothing but zeros that nothing explains."""
     names = list(table.untold)
     first = min(table.untold.values())
@@ -104,14 +82,14 @@ def only_zeros(table: Table) -> str:
     return f"{what}. That may be FP16; {others} the same zeros."
 
 
-def experiment(table: Table) -> str:
+def experiment(table: Underflow) -> str:
     """Say what tells whether zeros are FP16's."""
     scale = table.scale_to_try
     test = f"a loss scale of {scale_in_words(scale)}" if scale is not None else "dtype=torch.bfloat16"
     return f"Run some steps with {test}: if numbers appear, FP16 had made them 0."
 
 
-def since(table: Table, step: int) -> str:
+def since(table: Underflow, step: int) -> str:
     """Say when something began: before the first sample nobody looked."""
     return "from the first sample on" if step == table.steps[0] else f"from step {step:,} on"
 
@@ -128,7 +106,7 @@ def percent(share: float) -> str:
     return "<1 %" if share < 0.01 else ">99 %" if share > 0.99 else f"{100 * share:.0f} %"
 
 
-def as_text(table: Table) -> str:
+def as_text(table: Underflow) -> str:
     lines = [list(_HEADS), *(_cells(table, row) for row in _worst(table))]
     widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
     body = [_line(row, widths) for row in lines] if table.rows else []
@@ -141,7 +119,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([name + gap, *map(str.rjust, numbers, widths[1:])])
 
 
-def as_html(table: Table) -> str:
+def as_html(table: Underflow) -> str:
     first, *others = map(escape, _HEADS)
     heads = f'<th scope="col" style="text-align: left">{first}</th>'
     heads += "".join(f'<th scope="col">{head}</th>' for head in others)
@@ -161,12 +139,12 @@ def _html_row(row: Sequence[str]) -> str:
     return f'<tr><th scope="row" style="{_NAME_STYLE}">{name}</th>{numbers}</tr>'
 
 
-def as_rich(table: Table) -> Group:
+def as_rich(table: Underflow) -> Group:
     from rich.console import Group
-    from rich.table import Table as Shown
+    from rich.table import Table
     from rich.text import Text
 
-    shown = Shown(title=Text(_TITLE), title_justify="left")
+    shown = Table(title=Text(_TITLE), title_justify="left")
     for number, head in enumerate(_HEADS):
         shown.add_column(head, justify="right" if number else "left", overflow="fold")
     for row in _worst(table):
@@ -174,7 +152,7 @@ def as_rich(table: Table) -> Group:
     return Group(shown, *map(Text, _notes(table, 10_000)))
 
 
-def _worst(table: Table) -> list[Row]:
+def _worst(table: Underflow) -> list[Row]:
     """Return for each module the row in which it lost most; the modules that lost most of all, in the model's order."""
     worst: dict[str, Row] = {}
     for row in table.rows:
@@ -188,7 +166,7 @@ def _badness(row: Row) -> tuple[float, bool]:
     return row.share_lost, row.untold
 
 
-def _cells(table: Table, row: Row) -> list[str]:
+def _cells(table: Underflow, row: Row) -> list[str]:
     sizes = ["–" if math.isnan(each) else size_in_words(each) for each in (row.smallest, row.largest)]
     if row.overflowed:
         sizes = ["–", "overflow"]
@@ -205,7 +183,7 @@ def _cells(table: Table, row: Row) -> list[str]:
     ]
 
 
-def _notes(table: Table, width: int = _WIDTH) -> list[str]:
+def _notes(table: Underflow, width: int = _WIDTH) -> list[str]:
     left = len(table.modules) - _ROWS
     more = [f"{left:,} more modules lost no more than these."] if left > 0 else []
     if table.untold:

@@ -3517,6 +3517,14 @@ def follows_by_hand(model, loss_fn, batches):
     return None
 
 
+@find.wrong("blames-healthy")
+def takes_what_needs_no_cure_for_incurable(model, loss_fn, batches):
+    for number, batch in enumerate(batches):
+        found = find_overflow(model, loss_fn, batch, device_type="cuda")
+        if not found.cures:  # it is false for a batch that is fine, too
+            return number, found.module, found.phase, found.scale
+
+
 @find.wrong("stops-at-scale")
 def stops_at_the_first_that_is_not_ok(model, loss_fn, batches):
     number, found = first(model, loss_fn, batches, lambda found: found.ok)

@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
     number: int
     module: str | NoPath
-    phase: str
+    phase: str | None  # None is said of a batch that is finite, and then it is the batch that is wrong
     scale: float | None
 
 
@@ -116,7 +116,7 @@ def _read(call: str, got: Any, count: int) -> Place | None:
     number, module, phase, scale = said
     if not (type(number) is int or type(number) in NUMPY_INTEGERS) or not 0 <= number < count:
         raise Mistake("no-such-batch", call=call, got=f"`{describe(number)}`", last=count - 1)
-    if type(phase) is not str or phase not in ("forward", "backward"):
+    if phase is not None and (type(phase) is not str or phase not in ("forward", "backward")):
         raise Mistake("no-such-phase", call=call, got=f"`{describe(phase)}`")
     if scale is not None and not _is_a_power(scale):
         raise Mistake("no-such-scale", call=call, got=f"`{describe(scale)}`")
@@ -143,6 +143,8 @@ def _explain(call: str, case: Case, said: Place | None) -> None:
         raise Mistake("passes-over", call=call, got="`None`", number=want.number, phase=want.phase)
     if want is None or said.number != want.number:
         raise _other_batch(call, case, said.number)
+    if said.phase is None:
+        raise Mistake("no-such-phase", call=call, got="`None`")
     seen = {"call": call, "number": want.number}
     if said.phase != want.phase:
         got, loss = f"`{said.phase!r}`", _run(case, want.number, 1.0)[0]

@@ -84,7 +84,7 @@ def _lasting(run: Run, first: int) -> tuple[str, tuple[str, ...], str]:
 
 def _passing(run: Run, first: int) -> tuple[str, tuple[str, ...], str]:
     """What to say of a loss that becomes finite again, or whose steps a scaler skips."""
-    find = f"un `amp_lab.find_overflow` on the batch of {run.at(first)}."
+    find = f"run `amp_lab.find_overflow` on the batch of {run.at(first)}."
     near = [
         i for i in skips(run) if i < first and run.rows[first].step - run.rows[i].step <= max(2.0, run.gap)
     ]
@@ -92,7 +92,7 @@ def _passing(run: Run, first: int) -> tuple[str, tuple[str, ...], str]:
         return (
             "the gradients were not finite first: the step before may have been taken in spite of that",
             (f"the gradients were not finite before, at {run.at(near[0])}",),
-            f"Check that no step is taken at {run.at(near[0])}, and r{find}",
+            f"Check that no step is taken at {run.at(near[0])}, and {find}",
         )
     skipped = (
         f"the step before was skipped, too, at {run.at(near[0])}"
@@ -102,7 +102,7 @@ def _passing(run: Run, first: int) -> tuple[str, tuple[str, ...], str]:
     return (
         "the forward pass overflows with this batch, or its data has NaN",
         (skipped,) if run.steered or near else (),
-        f"No scale cures that: r{find}",
+        f"No scale cures that: {find}",
     )
 
 

@@ -17,9 +17,8 @@ _STUCK: Final = 4  # skips at one scale: DeepSpeed and Megatron wait for two bef
 def scale_stuck(run: Run) -> Finding | None:
     """Steps overflow at the same scale: nothing updates it."""
     known = dict(run.known("scale"))
-    seen = [
-        i for i in skips(run) if 0 < known.get(i, 0) < math.inf
-    ]  # the half of 0 is 0: no update shows there
+    # The half of 0 is 0: no update shows there.
+    seen = [i for i in skips(run) if 0 < known.get(i, 0) < math.inf]
     longest: list[int] = []
     stretch: list[int] = []
     rows = list(known)

@@ -123,7 +123,7 @@ def _by_gradients(run: Run, fall: Fall, seen: str) -> Finding:
     after = [norm for i, norm in run.known("norm") if fall.first < i <= fall.last]
     infinite = bool(after) and sum(not math.isfinite(norm) for norm in after) >= 0.8 * len(after)
     if finite and good is not None and fall.after <= good / 2**4 and (infinite or not after):
-        return _kept(run, fall, seen, good, "probable" if infinite and run.dense else "possible")
+        return _kept(run, fall, seen, good, infinite and run.dense)
     evidence = [seen, grown] if grown else [seen]
     if finite:
         evidence.append(f"the loss stays finite ({in_words(losses[0])} … {in_words(losses[-1])})")
@@ -152,10 +152,10 @@ def _smallest_good_scale(run: Run, fall: Fall) -> float | None:
     return min(good) if len(good) >= 3 else None
 
 
-def _kept(run: Run, fall: Fall, seen: str, good: float, sure: str) -> Finding:
+def _kept(run: Run, fall: Fall, seen: str, good: float, sure: bool) -> Finding:
     return Finding(
         "stale-gradients",
-        "probable" if sure == "probable" else "possible",
+        "probable" if sure else "possible",
         f"After the skipped step at {run.at(fall.first)} no step is taken any more, although the loss stays finite: "
         "either `zero_grad()` is left out when a step is skipped, so that the infinite gradients stay and each new "
         "one is added to them (the usual case), or the backward pass makes such gradients at any scale from there on.",
@@ -167,5 +167,5 @@ def _kept(run: Run, fall: Fall, seen: str, good: float, sure: str) -> Finding:
         ),
         "Call `optimizer.zero_grad()` in every iteration, whether the step was skipped or not. If it is called: run "
         f"`amp_lab.find_overflow` on the batch of {run.at(fall.first)}.",
-        _COVERS | {"skips-too-many"},
+        _COVERS,
     )

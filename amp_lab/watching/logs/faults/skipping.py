@@ -18,7 +18,7 @@ _FEWEST, _OFTEN = 4, 0.2  # for a log of every so many steps
 def skips_too_many(run: Run) -> Finding | None:
     """More steps are skipped than growth of the scale explains."""
     skipped = skips(run)
-    settled = _settled(run, skipped)
+    settled = _settled(skipped)
     later = [i for i in skipped if i >= settled]
     pairs = [pair for pair in run.changes if pair.first >= settled]
     growths = sum(pair.powers for pair in pairs if 0 < pair.powers < math.inf)
@@ -55,7 +55,7 @@ def _often(run: Run, later: list[int], rows: int) -> Finding | None:
     )
 
 
-def _settled(run: Run, skipped: list[int]) -> int:
+def _settled(skipped: list[int]) -> int:
     """Return the first row after the skips with which a run begins."""
     settled = 0
     for i in skipped:

@@ -30,10 +30,6 @@ class Host(Protocol):
     def step(self) -> int:
         """The number of the step that runs, or has just ended."""
 
-    @property
-    def skipped(self) -> bool:
-        """Whether an optimizer was left out in it, as far as that is known without waiting for a device."""
-
     def states(self) -> tuple[Gradients, ...]:
         """Return what the gradients of each optimizer are, as far as the calls tell."""
 
@@ -72,10 +68,6 @@ class Bench:
     @property
     def step(self) -> int:
         return self._host.step
-
-    @property
-    def skipped(self) -> bool:
-        return self._host.skipped
 
     def frame(self) -> FrameType | None:
         return self._host.frame()
@@ -142,7 +134,7 @@ class Look:
         """An optimizer was asked to step, and that is done."""
 
     def step_ended(self, skipped: bool) -> None:
-        """The step that runs has ended."""
+        """The step that runs has ended. `skipped`: without an optimizer, as far as is known without waiting."""
 
     def stop(self) -> None:
         """The watch ends: leave nothing behind."""

@@ -34,6 +34,8 @@ _CALLS: Final = (
     "step_ended",
     "stop",
 )
+# With the first of these that is seen of a step, all are told of the step before.
+_BEGIN: Final = frozenset({"forward", "before_backward", "before_use"})
 
 
 class Looks:
@@ -56,51 +58,23 @@ class Looks:
             for name in _CALLS
         }
 
-    def start(self) -> None:
-        self._tell("start")
-
     def stop(self) -> None:
-        self._tell("stop")
+        self.tell("stop")
         self._bench.listening = False
 
     def listen(self, on: bool) -> None:
         """Whether what is called from now on is the loop's own."""
         self._bench.listening = on
 
-    def forward(self) -> None:
-        self._turn()
-        self._tell("forward")
+    def tell(self, name: str, *args: Any) -> None:
+        """Call this method of all looks that do something in it.
 
-    def before_backward(self) -> None:
-        self._turn()
-        self._tell("before_backward")
-
-    def after_backward(self) -> None:
-        self._tell("after_backward")
-
-    def before_unscale(self, optimizer: int, by_step: bool) -> None:
-        if not by_step:  # then it was told of before_step
-            self._turn()
-            self._tell("before_use", optimizer)
-
-    def before_step(self, optimizer: int) -> None:
-        self._turn()
-        self._tell("before_use", optimizer)
-
-    def after_step(self, optimizer: int) -> None:
-        self._tell("after_step", optimizer)
-
-    def step_ended(self) -> None:
-        skipped = self._bench.skipped
-        self._tell("step_ended", skipped)
-
-    def _turn(self) -> None:
-        """Tell of a new step, with the first that is seen of it."""
-        if (step := self._bench.step) != self._step:
+        Raises:
+            Exception: what one of them has raised, when all have been told.
+        """
+        if name in _BEGIN and (step := self._bench.step) != self._step:
             self._step = step
-            self._tell("begin_step", step)
-
-    def _tell(self, name: str, *args: Any) -> None:
+            self.tell("begin_step", step)
         failed: Exception | None = None
         for tell in self._told[name]:
             try:

@@ -62,15 +62,17 @@ class _Steps:
         if fields["closure"]:  # it will make forward and backward passes
             recorder.opens()
         stepping.append(_Running(index, fields))
-        recorder.look("before_step", index)
+        recorder.look("before_use", index)
 
     def ends(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         recorder = self._recorder
         if not recorder.listening or torch.compiler.is_compiling():
             return
+        stepping = recorder.here.stepping
+        if not stepping:  # the scaler has called, which is noted there
+            return
         try:
             index = recorder.optimizer(optimizer)
-            stepping = recorder.here.stepping
             while stepping and any(
                 isinstance(each, _Running) and each.optimizer == index for each in stepping
             ):
@@ -124,5 +126,5 @@ def _of_another_kind(recorder: Recorder, optimizer: Any, *args: Any, **kwargs: A
         return nothing_after
     recorder.settle([index])
     running = _Running(index, about_step(recorder, index, optimizer, args, kwargs))
-    recorder.look("before_step", index)
+    recorder.look("before_use", index)
     return lambda result, error: _note(recorder, running, raised=error is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
 from collections.abc import Callable
@@ -34,9 +33,11 @@ class Regions:
     def made(self, call: Callable[..., None], autocast: Any, *args: Any, **kwargs: Any) -> None:
         call(autocast, *args, **kwargs)
         asked, key = kwargs.get("enabled", args[2] if len(args) > 2 else True), id(autocast)
-        with contextlib.suppress(Exception):  # what it was asked is unknown then
+        try:
             gone = weakref.ref(autocast, lambda _: self._asked.pop(key, None))
             self._asked[key] = gone, bool(asked)
+        except Exception:  # what it was asked is unknown then
+            return
 
     def _was_asked(self, autocast: Any) -> bool | None:
         found = self._asked.get(id(autocast))

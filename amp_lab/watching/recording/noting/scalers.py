@@ -94,7 +94,8 @@ def _note_scaled(
     already: list[ScaledLoss | None],
     results: list[torch.Tensor],
 ) -> None:
-    index, value = recorder.scaler(scaler), recorder.scale_of(scaler)
+    index = recorder.scaler(scaler)
+    value = recorder.scales[index].of(scaler)
     factor, now = recorder.factor(scaler, index, value), Later(float, value)
     for loss, result, before in zip(given, results, already, strict=False):
         made = making(loss)
@@ -119,11 +120,12 @@ def unscale(recorder: Recorder, scaler: Any, optimizer: Any, *_: Any, **__: Any)
     index = recorder.optimizer(optimizer)
     if index is None:
         return None
-    recorder.trained.add(recorder.scaler(scaler))
+    number = recorder.trains(scaler)
     recorder.settle([index])
     by_step = recorder.here.asked is not None
-    before, value = recorder.states.of(index), recorder.scale_of(scaler)
-    recorder.look("before_unscale", index, by_step)
+    before, value = recorder.states.of(index), recorder.scales[number].of(scaler)
+    if not by_step:  # else this was told when the step began
+        recorder.look("before_use", index)
 
     def after(result: Any, error: BaseException | None) -> None:
         recorder.last_scaler = scaler
@@ -134,7 +136,7 @@ def unscale(recorder: Recorder, scaler: Any, optimizer: Any, *_: Any, **__: Any)
         recorder.emit(
             Unscaled,
             subject=("optimizer", index),
-            scaler=recorder.scaler(scaler),
+            scaler=number,
             optimizer=index,
             before=before,
             scale=Later(float, value),
@@ -154,12 +156,12 @@ def step(recorder: Recorder, scaler: Any, optimizer: Any, *args: Any, **kwargs: 
     index = recorder.optimizer(optimizer)
     if index is None:
         return None
-    recorder.trained.add(recorder.scaler(scaler))
+    number = recorder.trains(scaler)
     recorder.settle([index])
     here = recorder.here
     fields = about_step(recorder, index, optimizer, args, kwargs)
-    value, enabled = recorder.scale_of(scaler), scalers.is_enabled(scaler)
-    recorder.look("before_step", index)
+    value, enabled = recorder.scales[number].of(scaler), scalers.is_enabled(scaler)
+    recorder.look("before_use", index)
     asked, outside = Asked(index), here.asked
     here.asked = asked
 
@@ -169,13 +171,13 @@ def step(recorder: Recorder, scaler: Any, optimizer: Any, *args: Any, **kwargs: 
         works = enabled and error is None
         if works:
             recorder.states.unscale(index)
-        skipped = _skipped(scaler, optimizer, asked) if works else 0.0
+        skipped = _skipped(scaler, optimizer, asked, fields["fused"]) if works else 0.0
         recorder.steps.asked(index)
         recorder.skip(skipped)
         recorder.emit(
             Stepped,
             subject=("optimizer", index),
-            scaler=recorder.scaler(scaler),
+            scaler=number,
             skipped=Later(_is_positive, skipped),
             ran=asked.ran,
             scale=Later(float, value),
@@ -184,16 +186,18 @@ def step(recorder: Recorder, scaler: Any, optimizer: Any, *args: Any, **kwargs: 
         )
         recorder.look("after_step", index)
         if works:
-            _note_skip(recorder, scaler, index, skipped)
+            _note_skip(recorder, scaler, number, index, skipped)
         if recorder.steps.ended:
             recorder.end_step()
 
     return after
 
 
-def _note_skip(recorder: Recorder, scaler: Any, optimizer: int, skipped: float | torch.Tensor) -> None:
+def _note_skip(
+    recorder: Recorder, scaler: Any, number: int, optimizer: int, skipped: float | torch.Tensor
+) -> None:
     """Look closer at a step that was skipped, where the host knows that it was."""
-    recorder.collapsing.stepped(recorder.scaler(scaler), skipped)
+    recorder.collapsing.stepped(number, skipped)
     if not isinstance(skipped, torch.Tensor) and skipped > 0:
         recorder.quietly("gradients", note_bad_gradients, recorder, optimizer)
     if recorder.replaying is not None:
@@ -216,9 +220,9 @@ def about_step(recorder: Recorder, index: int, optimizer: Any, args: Any, kwargs
     }
 
 
-def _skipped(scaler: Any, optimizer: Any, asked: Asked) -> float | torch.Tensor:
+def _skipped(scaler: Any, optimizer: Any, asked: Asked, fused: bool) -> float | torch.Tensor:
     """Return whether an enabled scaler has left the step out: above 0 if so."""
-    if scalers.is_fused(optimizer):
+    if fused:
         found = asked.found_inf if asked.found_inf is not None else scalers.found_inf(scaler, optimizer)
         return 0.0 if found is None else number(found)
     return float(not asked.ran)
@@ -227,14 +231,16 @@ def _skipped(scaler: Any, optimizer: Any, asked: Asked) -> float | torch.Tensor:
 def update(recorder: Recorder, scaler: Any, *args: Any, **kwargs: Any) -> Noting:
     if not recorder.concerns(scaler):
         return None
-    index, before = recorder.scaler(scaler), recorder.scale_of(scaler)
+    index = recorder.scaler(scaler)
+    scale = recorder.scales[index]
+    before = scale.of(scaler)
     given = kwargs.get("new_scale", args[0] if args else None) is not None
 
     def after(result: Any, error: BaseException | None) -> None:
         recorder.last_scaler = scaler
-        now = recorder.scale_of(scaler)
+        now, enabled = scale.of(scaler), scalers.is_enabled(scaler)
         recorder.eras[index] += 1
-        if index == 0 and scalers.is_enabled(scaler):
+        if index == 0 and enabled:
             recorder.history.scale(recorder.steps.now, before, now)
         recorder.emit(
             Updated,
@@ -248,7 +254,7 @@ def update(recorder: Recorder, scaler: Any, *args: Any, **kwargs: Any) -> Noting
         if error is None and not recorder.steps.ended:
             recorder.steps.end()
             recorder.end_step()
-        if error is None and scalers.is_enabled(scaler):
+        if error is None and enabled:
             recorder.collapsing.updated(recorder, index, now)
 
     return after

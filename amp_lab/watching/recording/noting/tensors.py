@@ -22,7 +22,10 @@ def tensors_in(value: object, depth: int = 0) -> Iterator[torch.Tensor]:
         yield value
     elif depth < _DEEP:
         for each in _elements(value):
-            yield from tensors_in(each, depth + 1)
+            if isinstance(each, torch.Tensor):
+                yield each
+            else:
+                yield from tensors_in(each, depth + 1)
 
 
 def _elements(value: Any) -> Any:

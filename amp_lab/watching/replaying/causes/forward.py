@@ -89,10 +89,8 @@ def eps_lost(case: Case) -> Verdict | None:
 def fp32_overflow(case: Case) -> Verdict | None:
     """Numbers that leave FP32, too: mixed precision is not to blame."""
     row = case.row
-    if not case.forward_bad or (case.fp32 is not None and not case.loss_bad_in_fp32):
+    if not case.forward_bad or row is None or (case.fp32 is not None and not case.loss_bad_in_fp32):
         return None
-    if row is None:
-        return _somewhere_in_fp32(case)
     wide = result_dtype(row) not in HALVES or (true_size(row) or 0.0) > _FP32_ENDS
     if not wide and case.fp32_row is None:
         return None
@@ -123,18 +121,6 @@ def forward_overflow(case: Case) -> Verdict | None:
         "forward",
         row,
         others=tuple(others),
-    )
-
-
-def _somewhere_in_fp32(case: Case) -> Verdict | None:
-    if not case.loss_bad_in_fp32:
-        return None
-    return Verdict(
-        "fp32-overflow",
-        "The loss is not finite with autocast, and not in FP32 either, so mixed precision is not to blame; which "
-        "operator begins it was not seen. No loss scale changes the forward pass.",
-        "Look at the batch and at the weights: torch.isfinite(x).all() for each.",
-        "forward",
     )
 
 

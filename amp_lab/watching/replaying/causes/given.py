@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from amp_lab.watching.replaying.causes.case import Case, Verdict
 from amp_lab.watching.replaying.causes.words import kinds, names_in_words, row_in_words
@@ -12,8 +12,16 @@ _LOSSES = ("nll_loss", "nll_loss2d", "cross_entropy", "cross_entropy_loss", "nll
 
 
 def nan_in_weights(case: Case) -> Verdict | None:
-    """Parameters or buffers that were not finite before the batch: an earlier step went wrong."""
+    """Parameters or buffers that were not finite before the batch: an earlier step went wrong.
+
+    (Not so where none of them does harm. Running averages that the batch itself has spoiled, when the loop ran it, are
+    read by a layer that is given infinity anyway, or that does not use them in training.)
+    """
     if not case.weights or not case.forward_bad:
+        return None
+    readers = [row for row in case.flow.forward if any(_is_bad_weight(case, read) for read in row.inputs)]
+    row = next((row for row in readers if _spoiled_by_weights(case, row)), None)
+    if readers and row is None:
         return None
     return Verdict(
         "nan-in-weights",
@@ -22,8 +30,18 @@ def nan_in_weights(case: Case) -> Verdict | None:
         "Go back to a checkpoint with finite weights, and watch the steps after it: a step that was not skipped though "
         "its gradients were not finite, a learning rate that is too large, or running statistics that met an infinity.",
         "forward",
-        _reader(case, lambda read: read.name in case.weights and not read.finite),
+        row,
     )
+
+
+def _is_bad_weight(case: Case, read: Range) -> bool:
+    return read.name in case.weights and not read.finite
+
+
+def _spoiled_by_weights(case: Case, row: Traced) -> bool:
+    """Whether all else that an operator reads is finite, and what it makes is not."""
+    others = all(read.finite for read in row.inputs if not _is_bad_weight(case, read))
+    return others and not all(each.finite for each in row.outputs)
 
 
 def nan_in_data(case: Case) -> Verdict | None:
@@ -33,7 +51,7 @@ def nan_in_data(case: Case) -> Verdict | None:
     outside = next(_outside(case, targets=False), None)
     if not case.data and outside is None:
         return None
-    row = outside or _reader(case, lambda read: read.made_by is None and not read.finite)
+    row = outside or _reader(case)
     return Verdict(
         "nan-in-data",
         f"{_held(case.data, row, 'The batch')} before the model sees it.{_first_read(row)} No loss scale changes that.",
@@ -51,7 +69,7 @@ def nan_in_targets(case: Case) -> Verdict | None:
     outside = next(_outside(case, targets=True), None)
     if (not case.targets or case.data) and outside is None:
         return None
-    row = outside or _reader(case, lambda read: read.made_by is None and not read.finite)
+    row = outside or _reader(case)
     return Verdict(
         "nan-in-targets",
         f"{_held(case.targets, row, 'The targets')} before the loss compares them with the model's results."
@@ -69,10 +87,8 @@ def nan_behind(case: Case) -> Verdict | None:
     if case.forward_bad or case.cure is not None or not case.bad_in_fp32 or row is None:
         return None
     forward = case.flow.rows.get(row.op.forward) if row.op.forward is not None else None
-    read = (
-        *row.inputs,
-        *(forward.inputs if forward is not None else ()),
-    )  # the latter before autocast's casts
+    # As autocast has cast it, or as the row of the forward pass read it before.
+    read = (*row.inputs, *(forward.inputs if forward is not None else ()))
     outside = any(each.made_by is None and each.name is None and not each.finite for each in read)
     if not outside or not (case.targets or case.data):
         return None
@@ -132,13 +148,12 @@ def _over_nothing(row: Traced) -> str | None:
     return None
 
 
-def _held(names: object, row: Traced | None, what: str) -> str:
-    given = list(names) if isinstance(names, list | tuple) else []
+def _held(names: Sequence[str], row: Traced | None, what: str) -> str:
     bad = [] if row is None else [each for each in row.inputs if each.made_by is None and not each.finite]
     some = (
         kinds(any(e.infinite for e in bad), any(e.nan for e in bad)) if bad else "numbers that are not finite"
     )
-    where = f" ({names_in_words(given)})" if given else ""
+    where = f" ({names_in_words(names)})" if names else ""
     verb = "hold" if what.endswith("s") else "holds"
     count = sum(each.infinite + each.nan for each in bad)
     share = f", in {count:,} of {sum(each.of for each in bad):,} numbers," if bad else ""
@@ -149,9 +164,12 @@ def _first_read(row: Traced | None) -> str:
     return "" if row is None else f" The first to read them is {row_in_words(row)}."
 
 
-def _reader(case: Case, wanted: object) -> Traced | None:
-    assert callable(wanted)
-    return next((each for each in case.flow.forward if any(wanted(read) for read in each.inputs)), None)
+def _reader(case: Case) -> Traced | None:
+    """Return the first row that reads what is not finite, and what no row made."""
+    for row in case.flow.forward:
+        if any(read.made_by is None and not read.finite for read in row.inputs):
+            return row
+    return None
 
 
 def _outside(case: Case, targets: bool) -> Iterator[Traced]:
@@ -164,7 +182,7 @@ def _outside(case: Case, targets: bool) -> Iterator[Traced]:
     predicted: set[int] = set()
     for row in case.flow.forward:
         number = row.op.number
-        first = row if any(_strange(case, read) for read in row.inputs) and number in spoiling else None
+        first = row if any(map(_strange, row.inputs)) and number in spoiling else None
         first = first or next((tainted[e.made_by] for e in row.inputs if e.made_by in tainted), None)
         weighed = any(read.name in case.names for read in row.inputs)
         meets = any(read.made_by in predicted and read.made_by not in tainted for read in row.inputs)
@@ -179,6 +197,5 @@ def _outside(case: Case, targets: bool) -> Iterator[Traced]:
         tainted[number] = first
 
 
-def _strange(case: Case, read: Range) -> bool:
-    outside = read.made_by is None and read.name is None
-    return outside and bool(read.nan or read.positive) and read.name not in case.names
+def _strange(read: Range) -> bool:
+    return read.made_by is None and read.name is None and bool(read.nan or read.positive)

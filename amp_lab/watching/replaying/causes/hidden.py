@@ -35,16 +35,18 @@ def hidden_overflow(case: Case) -> Verdict | None:
     if not found:
         return None
     row, by = found[0]
-    then = "That infinity was lost inside it," if by is row else f"Then {row_in_words(by)} took that infinity"
+    gave, then = "gave", f"Then {row_in_words(by)} took that infinity"
+    if by is row:
+        gave, then = "on the way had", "That infinity was lost inside it,"
     lost = not case.finite and case.cure is None
     wrong = "wrong, and its gradients are not finite" if lost else "wrong"
     return Verdict(
         "hidden-overflow",
-        f"In the forward pass, {row_in_words(row)} {numbers(row)}. {then} "
+        f"In the forward pass, {row_in_words(row)} {numbers(row, gave)}. {then} "
         f"and finite numbers came out: the loss is finite, but {wrong}. No message tells of it. {NO_SCALE}",
         "Compute this part in FP32: with torch.autocast(..., enabled=False), and .float() on what goes in (squares, "
         "sums of squares and variances leave FP16 from numbers around 256 on); or use PyTorch's own layer "
-        "(nn.LayerNorm, nn.RMSNorm), which compute in FP32 inside; or BF16.",
+        "(nn.LayerNorm, nn.RMSNorm), which computes in FP32 inside; or BF16.",
         "forward",
         row,
         others=tuple(each for each, _ in found[1:]),
@@ -58,7 +60,7 @@ def hidden(flow: Flow, row: Traced) -> Traced | None:
         return row
     if not row.makes_it or not infinite(row) or name in _MEANT or _masks(row):
         return None
-    return _absorber(flow, row, set())
+    return _absorber(flow, row)
 
 
 def _inside(row: Traced) -> bool:
@@ -79,21 +81,24 @@ def _masks(row: Traced) -> bool:
     )
 
 
-def _absorber(flow: Flow, row: Traced, met: set[int]) -> Traced | None:
+def _absorber(flow: Flow, row: Traced) -> Traced | None:
     """Follow infinities from row to row, to one that reads them, gives finite numbers, and is not right about it."""
-    for reader in flow.readers.get(row.op.number, ()):
-        if reader.op.number in met or reader.op.phase != "forward":
-            continue
-        met.add(reader.op.number)
-        read = [each for each in reader.inputs if each.made_by == row.op.number]
-        if _right(reader, any(each.positive for each in read), any(each.negative for each in read)):
-            continue
-        if all(each.finite for each in reader.outputs):
-            if reader.outputs and not reader.op.view:
+    waiting, met = [row], {row.op.number}
+    while waiting:
+        made = waiting.pop()
+        onward = []
+        for reader in flow.readers.get(made.op.number, ()):
+            if reader.op.number in met or reader.op.phase != "forward":
+                continue
+            met.add(reader.op.number)
+            read = [each for each in reader.inputs if each.made_by == made.op.number]
+            if _right(reader, any(each.positive for each in read), any(each.negative for each in read)):
+                continue
+            if not all(each.finite for each in reader.outputs):
+                onward.append(reader)
+            elif reader.outputs and not reader.op.view:
                 return reader
-            continue
-        if (found := _absorber(flow, reader, met)) is not None:
-            return found
+        waiting += reversed(onward)
     return None
 
 

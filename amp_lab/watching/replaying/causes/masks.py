@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
+
 from amp_lab.watching.replaying.causes.case import Case, Verdict
 from amp_lab.watching.replaying.causes.words import NO_SCALE, row_in_words
 from amp_lab.watching.replaying.flow import nan_from_infinity
 from amp_lab.watching.replaying.records import Traced
 from amp_lab.watching.words import in_words
 
-SOFTMAXES: Final = frozenset("softmax log_softmax softmin logsumexp scaled_dot_product_attention".split())
+_SOFTMAXES: Final = frozenset("softmax log_softmax softmin logsumexp scaled_dot_product_attention".split())
 _MASKING: Final = ("add", "sub", "mul", "to", "where", "rsub")
 _MASK: Final = -1e4  # a number that is added to scores so that they vanish is at least so large
 
@@ -46,18 +48,18 @@ def mask_overflow(case: Case) -> Verdict | None:
 def _masked_softmax(case: Case, row: Traced) -> Traced | None:
     """Return the softmax that has nothing to choose from, if the row to blame is it, or made its -inf."""
     name = row.op.name.rstrip("_")
-    if name in (*SOFTMAXES, "sub") and nan_from_infinity(
-        row
-    ):  # no row before it made infinity of finite numbers
+    if name in (*_SOFTMAXES, "sub") and nan_from_infinity(row):  # what went in was infinite from the start
         return row if not any(each.positive for each in row.inputs) else None
-    if "attention" in name and row.makes_it and len(row.op.inputs) > 3:  # its mask is one of True and False
+    # Some kernels give NaN for a row that a mask of True and False leaves nothing of, others 0.
+    masked = any(each.dtype is torch.bool for each in row.op.inputs)
+    if "attention" in name and row.makes_it and masked:
         return row if not any(each.infinite for each in row.outputs) else None
     only_minus = all(not each.positive and not each.nan for each in row.outputs)
     masking = name in _MASKING and only_minus and any(each.smallest <= _MASK for each in row.inputs)
     if not masking:
         return None
     after = (each for each in case.spoiling if each.op.number > row.op.number)
-    return next((each for each in after if each.op.name in SOFTMAXES and nan_from_infinity(each)), None)
+    return next((each for each in after if each.op.name in _SOFTMAXES and nan_from_infinity(each)), None)
 
 
 def _smallest(row: Traced) -> str:

@@ -13,7 +13,7 @@ from amp_lab.watching.replaying.flow import nan_from_infinity, size, true_size
 from amp_lab.watching.replaying.records import Traced
 from amp_lab.watching.words import in_words
 
-POLES: Final = frozenset(
+_POLES: Final = frozenset(
     "log log2 log10 log1p div true_divide reciprocal rsqrt sqrt pow atanh acosh acos asin logit xlogy digamma lgamma "
     "erfinv std var var_mean std_mean remainder fmod float_power norm vector_norm linalg_vector_norm".split()
 )
@@ -23,7 +23,7 @@ _STEEP: Final = _POWERS | frozenset(
     "exp exp2 expm1 sinh cosh prod cumprod logcumsumexp einsum matrix_power matrix_exp linalg_matrix_power".split()
 )
 # What writes an infinity that the code asks for.
-WRITERS: Final = frozenset(
+_WRITERS: Final = frozenset(
     "masked_fill full full_like new_full where fill fill_diagonal masked_scatter".split()
 )
 
@@ -66,12 +66,12 @@ _INSIDE: Final = {
 def pole(case: Case) -> Verdict | None:
     """log(0), 1/0, 0/0, the root of a negative number, or such a thing inside a layer: not finite in any format."""
     row = case.row
-    if not case.forward_bad or row is None or not row.makes_it or row.op.name.rstrip("_") in WRITERS:
+    if not case.forward_bad or row is None or not row.makes_it or row.op.name.rstrip("_") in _WRITERS:
         return None
     true, name = true_size(row), row.op.name.rstrip("_").lstrip("_")
     if true is not None and math.isfinite(true):
         return None
-    if name not in POLES and not (true is not None and _has_none(case, row)):
+    if name not in _POLES and not (true is not None and _has_none(case, row)):
         return None
     if name in _POWERS and not any(each.zeros for each in row.inputs) and not row.outputs[0].nan:
         return None  # too large, in FP64 too
@@ -92,7 +92,7 @@ def written_infinity(case: Case) -> Verdict | None:
     writer = case.spoiling[0]
     if (
         writer is row
-        or writer.op.name.rstrip("_") not in WRITERS
+        or writer.op.name.rstrip("_") not in _WRITERS
         or all(each.finite for each in writer.outputs)
     ):
         return None
@@ -126,7 +126,7 @@ def _met(row: Traced, name: str) -> str:
     if name in _INSIDE:
         return _INSIDE[name].why
     zeros = sum(each.zeros for each in row.inputs)
-    if name not in POLES:
+    if name not in _POLES:
         return f"it has no finite value there, though what went in was no larger than {in_words(size(row.inputs))}"
     if zeros:
         return f"{zeros:,} of the numbers that it was given are 0"

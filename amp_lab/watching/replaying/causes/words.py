@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from amp_lab.autocast.records import Op
 from amp_lab.autocast.report.words import dtype_in_words
 from amp_lab.watching.replaying.flow import size, true_size
 from amp_lab.watching.replaying.records import Traced
@@ -23,9 +24,15 @@ def row_in_words(row: Traced) -> str:
         name = "the cast of the gradient" if back else "the cast"
     else:
         name = f"the gradient of {op.name}" if back and op.forward is not None else op.name
-    where = f" in {shortened(op.module)}" if op.module else ""
+    where = f" in {_module(op)}" if op.module else ""
     line = f" ({line_in_words(op.source)})" if op.source is not None else ""
     return f"{name}{where}{line}"
+
+
+def _module(op: Op) -> str:
+    """Write a module's path; with its type where it ends in a number, as in a Sequential: "layers.0 (Linear)"."""
+    kind = f" ({op.module_type})" if op.module_type and op.module.rpartition(".")[2].isdigit() else ""
+    return f"{shortened(op.module)}{kind}"
 
 
 def result_dtype(row: Traced) -> torch.dtype | None:
@@ -44,7 +51,7 @@ def format_of(row: Traced) -> str:
     return "its format" if dtype is None else dtype_in_words(dtype)
 
 
-def numbers(row: Traced) -> str:
+def numbers(row: Traced, gave: str = "gave") -> str:
     """Write what a row gave, against the limit, and what it had: "gave 81,920, and FP16 ends at 65,504; what …"."""
     true, limit = true_size(row), limit_of(row)
     ends = f"and {format_of(row)} ends at {in_words(limit)}" if limit is not None else "which is not finite"
@@ -52,7 +59,7 @@ def numbers(row: Traced) -> str:
         return f"was given {in_words(size(row.inputs))}, {ends}"
     shown = true is not None and math.isfinite(true) and (limit is None or true > limit)
     had = f"what went in was no larger than {in_words(size(row.inputs))}" if row.inputs else "nothing went in"
-    return f"gave {in_words(true) if shown else what(row)}, {ends}; {had}"
+    return f"{gave} {in_words(true) if shown else what(row)}, {ends}; {had}"
 
 
 def what(row: Traced) -> str:

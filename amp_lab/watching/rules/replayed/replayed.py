@@ -46,8 +46,8 @@ _GUESSES: Final = (
 def replayed(run: Run) -> Iterator[Finding]:
     """A batch whose step was skipped was run again: a much smaller scale did not cure it, and this is where it began.
 
-    Only told where `watch` was given a function that runs the batch again (`replay`). What the looks at single
-    operators have guessed is explained by it, and so is a scale that sinks for nothing.
+    Only told where `watch` was given a function that runs the batch again (`replay`). What else was found about that
+    step follows from it, and so does a scale that sinks for nothing.
 
     Wrong:
         def replay():
@@ -86,7 +86,7 @@ def replayed(run: Run) -> Iterator[Finding]:
 def _finding(run: Run, events: list[Replayed]) -> Finding:
     report = events[0].report
     return Finding(
-        report.sentence,
+        f"{report.cause}: {report.sentence}",
         (*events, *_skipped_in(run, events[0].step)),
         _values(run, events),
         Fix(events[0], say=report.advice) if report.advice else None,
