@@ -93,5 +93,6 @@ def test_a_loss_that_is_nan_once(tmp_path):
     rows = [{"step": i, "loss": math.nan if i == 20 else 2.5, "scale": 1024.0} for i in STEPS]
     (finding,) = report_of(tmp_path, rows).findings
     assert (
-        finding.todo == "No scale cures that: run `amp_lab.find_overflow` on the batch of step 20 (line 21)."
+        finding.todo == "No loss scale cures a loss that is not finite: "
+        "run `amp_lab.find_overflow` on the batch of step 20 (line 21)."
     )

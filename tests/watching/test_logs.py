@@ -343,3 +343,39 @@ def test_a_scaled_norm_is_suspected_where_the_scale_never_moves(tmp_path):
 )
 def test_other_norms_are_not_taken_for_scaled_ones(tmp_path, rows):
     assert "norm-looks-scaled" not in ids(write_csv(tmp_path / "log.csv", rows))
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_one_nan_is_one_skipped_step_whenever_the_scale_was_logged(tmp_path, after):
+    rows = [
+        {
+            "step": i,
+            "loss": math.nan if i == 17 else 1.3 - 0.01 * i,
+            "scale": 2.0 ** (15 if i > 17 - after else 16),
+        }
+        for i in range(30)
+    ]
+    report = diagnose(write_csv(tmp_path / "log.csv", rows))
+    assert [each.id for each in report.findings] == ["loss-not-finite"]
+    assert "no step just before it was skipped" in str(report)
+    assert "1 of 30 rows" in str(report)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("norm", [False, True])
+def test_the_batch_to_run_again_is_the_first_that_was_skipped(tmp_path, after, norm):
+    """Gradients overflow from step 50 on, whatever the scale."""
+    scales = [2.0 ** (16 - max(i - 50 + after, 0)) for i in range(80)]
+    rows = [
+        {"step": i, "loss": 2.0 - 0.01 * i, "scale": scale}
+        | ({"norm": math.inf if i >= 50 else 0.5} if norm else {})
+        for i, scale in enumerate(scales)
+    ]
+    report = diagnose(write_csv(tmp_path / "log.csv", rows))
+    todo = " ".join(each.todo for each in report.findings)
+    if norm:
+        assert "the batch of step 50 (line 52)" in todo
+        assert "or of the next step" not in todo
+    else:
+        assert f"the batch of step {49 if after else 50}" in todo
+        assert "or of the next step if scales were logged after `update()`" in todo

@@ -78,7 +78,9 @@ def test_a_scale_that_is_merely_too_large_is_not_explained(monkeypatch):
         loop.run(20, times(300.0))
     assert loop.scaler is not None
     assert loop.scaler.get_scale() < 2.0**16  # steps were skipped
-    assert len(loop.again) == len(seen.run.skips)  # a cheap run each
+    # Two cheap runs for each: at the loop's own scale, and at a much smaller one.
+    assert len(loop.again) == 2 * len(seen.run.skips)
+    assert len(set(loop.again)) == len(seen.run.skips)
     assert seen.overflows == []
     assert seen.run.notes == ()
     assert seen.report().ok
@@ -96,7 +98,7 @@ def test_nan_in_a_batch_is_explained_and_the_rest_of_the_loop_goes_on():
     assert event.report is report
     (root,) = seen.report().diagnoses
     assert root.id == "replayed"
-    assert root.sentence == report.sentence
+    assert root.sentence == f"{report.cause}: {report.sentence}"
     assert root.where is None or root.where.file == loops_to_replay.__file__
     assert {each.id for each in root.consequences} >= {"loss-not-finite"}
     assert seen.run.skips == (4,)
@@ -189,7 +191,8 @@ def test_replays_are_bounded():
     with loop.watch() as seen:
         loop.run(60, times(300.0))
     assert seen.overflows == []
-    assert len(seen.run.skips) > len(loop.again) == replaying.MOST_CHEAP
+    assert len(seen.run.skips) > len(set(loop.again)) == replaying.MOST_CHEAP
+    assert len(loop.again) <= 3 * replaying.MOST_CHEAP
 
 
 def wrong_closures(loop: Loop) -> dict[str, tuple[Callable[[], Any], str]]:
@@ -269,7 +272,27 @@ def test_a_closure_that_computes_another_loss_is_told_so():
     with loop.watch(replay=lambda: F.mse_loss(loop.model(loop.data[0][0]), loop.data[0][1])) as seen:
         loop.run(2, nan_in(2))
     (note,) = seen.run.notes
-    assert "does the function given as replay compute the same loss" in note
+    assert note.startswith("A replay does not agree: step 2 overflowed, and its batch is finite")
+    assert seen.overflows == []
+
+
+def test_a_closure_without_the_loops_region_is_told_so_once():
+    """In FP32 the batches are finite, at the loop's own scale, too."""
+    loop = Loop(scale=1.0)
+
+    def replay() -> torch.Tensor:
+        return F.mse_loss(loop.model(loop.x), loop.y)
+
+    def large(step: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        if step in (2, 3):
+            x.mul_(1e6)  # in FP16 infinity
+
+    with loop.watch(replay=replay) as seen:
+        loop.run(4, large)
+    assert len(seen.run.skips) == 2
+    (note,) = seen.run.notes
+    assert note.startswith("A replay does not agree: step 2 overflowed")
+    assert "in the loop's autocast region" in " ".join(str(seen.report()).split())
     assert seen.overflows == []
 
 

@@ -159,7 +159,7 @@ def _unknown(run: Run) -> Iterator[str]:
         if "norm" in run.has:
             yield "the scale never changed, so a norm that was taken of scaled gradients cannot be told from a true one"
     if "skipped" not in run.has and "scale" in run.has:
-        yield "skipped steps were told by the norm or by the fall of the scale: no column says which they were"
+        yield "no column marks skipped steps: they were told by norms that are not finite, or by the fall of the scale"
     elif (
         "norm" in run.has
         and not run.steered

@@ -73,4 +73,6 @@ def in_words(value: float | None) -> str:
         return f"2^{math.frexp(value)[1] - 1}"
     if value == int(value) and abs(value) < 1e6:
         return f"{int(value):,}"
+    if 1e4 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
     return f"{value:.4g}"

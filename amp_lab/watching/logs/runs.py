@@ -66,6 +66,20 @@ class Run:
             found.append(Change(i, j, before, after, steps, any(i < k <= j for k in joints)))
         return found
 
+    @cached_property
+    def scale_after(self) -> bool | None:
+        """Whether a row has the scale that its step's `update()` left, not the one that it ran with; None: not known.
+
+        Told by the first of rows that are not finite: the scale falls in the row of the skipped step, or in the next.
+        """
+        bad = {i for kind in ("loss", "norm") for i, value in self.known(kind) if not math.isfinite(value)}
+        firsts = {i for i in bad if i - 1 not in bad}
+        falls = [each for each in self.changes if each.powers < 0 and not each.resumed]
+        fallen = {each.second for each in falls}
+        after = len(firsts & fallen)
+        before = len((firsts & {each.first for each in falls}) - fallen)
+        return None if after == before else after > before
+
     def known(self, kind: str) -> list[tuple[int, float]]:
         """Return the rows in which a kind of number stands, with it."""
         cells = ((i, getattr(row, kind)) for i, row in enumerate(self.rows))
@@ -100,15 +114,16 @@ class Change(NamedTuple):
 def skips(run: Run) -> list[int]:
     """Return the rows whose step was skipped, as far as the log shows it.
 
-    The column counts where it is there. Else a norm that is not finite, or a scale that falls from this row to the
-    next, says so.
+    The column counts where it is there. Else a norm that is not finite says so, or a scale that falls: from this row
+    to the next, or in this one if scales were written down after `update()`.
     """
     marked = run.known("skipped")
     if marked:
         return _marked(marked)
     found = {i for i, norm in run.known("norm") if not math.isfinite(norm)}
     if "norm" not in run.has or not found:
-        found |= {change.first for change in run.changes if change.powers < 0 and not change.resumed}
+        falls = [change for change in run.changes if change.powers < 0 and not change.resumed]
+        found |= {change.second if run.scale_after else change.first for change in falls}
     return sorted(found)
 
 

@@ -72,7 +72,9 @@ class _Python:
     """The state of Python's generator: its memory where that is known, which is made a state only to put it back."""
 
     def __init__(self) -> None:
-        self._owner = getattr(random.getstate, "__self__", None)  # whose methods the functions of `random` are
+        self._owner = getattr(
+            random.getstate, "__self__", None
+        )  # whose methods the functions of `random` are
         self._at = _words_at(self._owner) if type(self._owner) is random.Random else None
         self._memory, self._gauss = b"", None
         self._state: Any = None
@@ -82,7 +84,10 @@ class _Python:
             self._state = random.getstate()
             return
         # Normal numbers are made in pairs: the second waits beside the words.
-        self._memory, self._gauss = ctypes.string_at(self._at, _BYTES), getattr(self._owner, "gauss_next", None)
+        self._memory, self._gauss = (
+            ctypes.string_at(self._at, _BYTES),
+            getattr(self._owner, "gauss_next", None),
+        )
 
     def restore(self) -> None:
         if self._at is not None:

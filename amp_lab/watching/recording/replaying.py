@@ -41,7 +41,8 @@ class Replaying:
     def __init__(self, closure: Callable[[], torch.Tensor]) -> None:
         self._closure = closure
         self.reports: list[OverflowReport] = []
-        self._cheap, self._full = 0, 0
+        self._cheap, self._full = 0, 0  # batches
+        self._has_disagreed = False
         self._step = 0  # that was run again last
         self._went_back = True
         self._random: RandomNumbers | None = None
@@ -108,21 +109,36 @@ class Replaying:
         if report is None or report.cause == "scale-too-large":
             return
         if report.ok:
-            recorder.note(
-                f"A replay does not agree: step {self._step:,} overflowed, and was finite when its batch was run again: does the "
-                "function given as replay compute the same loss, of the same batch, in the same autocast region?"
-            )
+            self._disagrees(recorder)
             return
         self.reports.append(report)
         place: dict[str, Any] = {} if report.source is None else {"where": _with_whole_path(report.source)}
         recorder.emit(Replayed, report=report, **place)
 
+    def _disagrees(self, recorder: Recorder) -> None:
+        if self._has_disagreed:
+            return
+        self._has_disagreed = True
+        recorder.note(
+            f"A replay does not agree: step {self._step:,} overflowed, and its batch is finite when it is run again. "
+            "The function given as replay must compute the same loss, of the same batch, in the loop's autocast region"
+        )
+
     def _report(self, recorder: Recorder, scale: float | None) -> OverflowReport | None:
-        """Return what a full explanation says; None if the scale was merely too large, or there is none any more."""
+        """Return what a full explanation says; None if there is nothing to explain.
+
+        So it is where the scale was merely too large, where there is none any more, and where the batch is finite.
+        """
         from amp_lab.watching.replaying.explaining import explain
 
-        if scale is not None and (not scale > 0 or self._is_cured(recorder, scale)):
-            return None
+        if scale is not None:
+            if not scale > 0:
+                return None
+            cure = self._cure(recorder, scale)
+            if cure == scale:
+                self._disagrees(recorder)
+            if cure is not None:
+                return None
         self._full += 1
         return explain(self._loss, recorder.models, scales=(scale or 1.0,), hidden=False)
 
@@ -131,8 +147,8 @@ class Replaying:
         with _scaling_refused():
             return self._closure()
 
-    def _is_cured(self, recorder: Recorder, scale: float) -> bool:
-        """Return whether a much smaller scale makes the batch finite, or else a scale of 1."""
+    def _cure(self, recorder: Recorder, scale: float) -> float | None:
+        """Return the first scale at which the batch is finite: the loop's own, a much smaller one, 1; or None."""
         from amp_lab.watching.replaying.batches import Batch, kept
         from amp_lab.watching.replaying.explaining import device_of, roots_of
         from amp_lab.watching.replaying.replays import replay
@@ -141,15 +157,15 @@ class Replaying:
         device = device_of(roots)
         batch = Batch(self._loss, roots, runs_on=device, device_type=device)
         lower = scale / _LOWER
-        for each in (lower, 1.0) if lower > 1.0 else (lower,):
-            self._cheap += 1
-            with kept(batch):
+        self._cheap += 1
+        with kept(batch):
+            for each in (scale, lower, 1.0) if lower > 1.0 else (scale, lower):
                 run = replay(batch, each)
-            if run.finite:
-                return True
-            if run.loss - run.loss != 0.0:  # no scale changes that
-                return False
-        return False
+                if run.finite:
+                    return each
+                if run.loss - run.loss != 0.0:  # no scale changes that
+                    return None
+        return None
 
 
 def _with_whole_path(source: Source) -> Source:

@@ -102,7 +102,7 @@ def _passing(run: Run, first: int) -> tuple[str, tuple[str, ...], str]:
     return (
         "the forward pass overflows with this batch, or its data has NaN",
         (skipped,) if run.steered or near else (),
-        f"No scale cures that: {find}",
+        f"No loss scale cures a loss that is not finite: {find}",
     )
 
 

@@ -33,6 +33,7 @@ class Fall(NamedTuple):
 
     first: int  # the last row with the scale before it fell
     last: int
+    skipped: int  # the row of the first step that was skipped
     before: float
     after: float
     halvings: float
@@ -41,7 +42,7 @@ class Fall(NamedTuple):
 
 def scale_sinks(run: Run) -> Finding | None:
     """The scale falls to nothing and never comes back."""
-    fall = _last_fall(run.changes)
+    fall = _last_fall(run)
     if fall is None or not _sinks(run, fall):
         return None
     after = "0" if fall.after == 0 else in_words(fall.after)
@@ -53,7 +54,8 @@ def scale_sinks(run: Run) -> Finding | None:
     return _by_loss(run, fall, seen) or _by_gradients(run, fall, seen)
 
 
-def _last_fall(pairs: Sequence[Change]) -> Fall | None:
+def _last_fall(run: Run) -> Fall | None:
+    pairs = run.changes
     begin = len(pairs)
     while begin > 0 and pairs[begin - 1].powers <= 0 and not pairs[begin - 1].resumed:
         begin -= 1
@@ -65,7 +67,9 @@ def _last_fall(pairs: Sequence[Change]) -> Fall | None:
     end = max(k for k, pair in enumerate(stretch) if pair.powers < 0)
     halvings = -sum(pair.powers for pair in stretch)
     steps = sum(pair.steps for pair in stretch[: end + 1])
-    return Fall(stretch[0].first, stretch[end].second, stretch[0].before, stretch[end].after, halvings, steps)
+    first = stretch[0].first
+    skipped = stretch[0].second if run.scale_after else first
+    return Fall(first, stretch[end].second, skipped, stretch[0].before, stretch[end].after, halvings, steps)
 
 
 def _after_pause(pairs: Sequence[Change], begin: int) -> int:
@@ -135,14 +139,20 @@ def _by_gradients(run: Run, fall: Fall, seen: str) -> Finding:
     return Finding(
         "scale-sinks",
         "probable",
-        f"Step after step is skipped from {run.at(fall.first)} on, and halving the scale does not help: something is "
+        f"Step after step is skipped from {run.at(fall.skipped)} on, and halving the scale does not help: something is "
         f"not finite {where}{f'; probably {CAUSE}' if grown else ''}.",
         tuple(evidence),
         f"{f'{TODO} ' if grown else ''}"
-        f"Run `amp_lab.find_overflow` on the batch of {run.at(fall.first)}: it tells gradients that are too large at "
+        f"Run `amp_lab.find_overflow` on the batch of {_batch(run, fall)}: it tells gradients that are too large at "
         "any scale from NaN in data or weights. See, too, that `zero_grad()` runs after skipped steps.",
         _COVERS,
     )
+
+
+def _batch(run: Run, fall: Fall) -> str:
+    """Name the step whose batch was the first to overflow, as far as it is known."""
+    doubt = ", or of the next step if scales were logged after `update()`" if run.scale_after is None else ""
+    return f"{run.at(fall.skipped)}{doubt}"
 
 
 def _smallest_good_scale(run: Run, fall: Fall) -> float | None:
@@ -156,7 +166,7 @@ def _kept(run: Run, fall: Fall, seen: str, good: float, sure: bool) -> Finding:
     return Finding(
         "stale-gradients",
         "probable" if sure else "possible",
-        f"After the skipped step at {run.at(fall.first)} no step is taken any more, although the loss stays finite: "
+        f"After the skipped step at {run.at(fall.skipped)} no step is taken any more, although the loss stays finite: "
         "either `zero_grad()` is left out when a step is skipped, so that the infinite gradients stay and each new "
         "one is added to them (the usual case), or the backward pass makes such gradients at any scale from there on.",
         (
@@ -166,6 +176,6 @@ def _kept(run: Run, fall: Fall, seen: str, good: float, sure: bool) -> Finding:
             "the loss stays finite",
         ),
         "Call `optimizer.zero_grad()` in every iteration, whether the step was skipped or not. If it is called: run "
-        f"`amp_lab.find_overflow` on the batch of {run.at(fall.first)}.",
+        f"`amp_lab.find_overflow` on the batch of {_batch(run, fall)}.",
         _COVERS,
     )

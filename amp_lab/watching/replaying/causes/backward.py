@@ -33,8 +33,8 @@ def scale_too_large(case: Case) -> Verdict | None:
     bad = _worst(case)
     return Verdict(
         "scale-too-large",
-        f"At a loss scale of {power(bad.scale)}, {_gradients(bad)} not finite; at {power(case.cure)} they all are finite. "
-        f"{_where(case.row)}",
+        f"At a loss scale of {power(bad.scale)}, {_gradients(bad)} not finite; at {power(case.cure)} they all "
+        f"are finite. {_where(case.row)}",
         f"Do nothing: GradScaler skips such a step and halves its scale, until it is at most {power(case.cure)}. To "
         f"save those steps, begin there: GradScaler(init_scale={case.cure:g}).",
         "backward",
