@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from amp_lab.watching.overflow import find_overflow
+from amp_lab.watching.replaying import explaining
 from amp_lab.watching.replaying.causes import judge
 from amp_lab.watching.replaying.causes.case import Case
 from amp_lab.watching.replaying.causes.masks import mask_overflow
@@ -140,3 +141,18 @@ def test_a_model_that_asks_itself():
     seen = trace(lambda: model(torch.ones(2, 4)).mean(), {"": model}, scale=1.0, device_type="cpu")
     assert "being followed operator by operator" in seen.error
     assert "take that call out of it" in seen.error
+
+
+def test_a_report_of_a_model_with_many_faults_stays_short():
+    """A norm by hand in each of 100 layers, of which each is a source of its own."""
+
+    class NormByHand(nn.Module):
+        def forward(self, x):
+            return x + x / (x * x).mean(-1, keepdim=True).sqrt()
+
+    model = nn.Sequential(*(NormByHand() for _ in range(100)), nn.Linear(4, 1)).half()
+    batch = torch.full((2, 4), 800.0).half()
+    report = find_overflow(model, lambda: model(batch).float().mean() / 1000, scales=(1.0,))
+    assert report.cause == "hidden-overflow"
+    assert len(report.others) == explaining.MOST_OTHERS
+    assert any("more operators are not listed" in each for each in report.notes)

@@ -27,6 +27,7 @@ from amp_lab.watching.replaying.report import OverflowReport
 from amp_lab.watching.replaying.scales import SMALLEST, Tried, tried
 from amp_lab.watching.words import shortened
 
+MOST_OTHERS: Final = 32  # further operators that a report keeps
 SCALES: Final = (2.0**16, 2.0**8, 1.0, 2.0**-8)
 _SPOILED: Final = (
     "not finite before this batch runs, and not what spoils its loss: {}. An overflow in training writes that to "
@@ -218,6 +219,8 @@ def _report(
 ) -> OverflowReport:
     row = verdict.row
     true = true_size(row) if row is not None else None
+    left = len(verdict.others) - MOST_OTHERS
+    more = (f"{left:,} more operators are not listed",) if left > 0 else ()
     return OverflowReport(
         cause=verdict.cause,
         sentence=verdict.sentence,
@@ -233,7 +236,7 @@ def _report(
         cures=found.first_bad is not None and found.cure is not None,
         scale=found.cure,
         replays=runs,
-        others=verdict.others,
-        notes=(*verdict.notes, *notes),
+        others=verdict.others[:MOST_OTHERS],
+        notes=(*verdict.notes, *more, *notes),
         seconds=seconds,
     )

@@ -23,7 +23,7 @@ _ROWS: Final = 20
 _WIDTH: Final = 100  # of sentences
 _NAME_STYLE: Final = "text-align: left; min-width: 8em; max-width: 24em; overflow-wrap: anywhere"
 _TITLE: Final = (
-    "Gradients that FP16 made zero, module by module (shares of those looked at; sizes with the loss scale)"
+    "Gradients that FP16 made zero, module by module (shares of those looked at; sizes of scaled ones)"
 )
 
 

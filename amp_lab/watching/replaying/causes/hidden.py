@@ -44,7 +44,7 @@ def hidden_overflow(case: Case) -> Verdict | None:
         "hidden-overflow",
         f"In the forward pass, {row_in_words(row)} {numbers(row, gave)}. {then} "
         f"and finite numbers came out: the loss is finite, but {wrong}. No message tells of it. {NO_SCALE}",
-        "Compute this part in FP32: with torch.autocast(..., enabled=False), and .float() on what goes in (squares, "
+        "Compute this part in FP32: .float() on what goes in, in torch.autocast(..., enabled=False) (squares, "
         "sums of squares and variances leave FP16 from numbers around 256 on); or use PyTorch's own layer "
         "(nn.LayerNorm, nn.RMSNorm), which computes in FP32 inside; or BF16.",
         "forward",
