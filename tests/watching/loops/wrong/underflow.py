@@ -63,14 +63,14 @@ def scale_far_too_small(watch):
 
 @wrong(
     "gradients-underflow",
-    "the loss is divided by 1,000,000 examples that are accumulated, at a scale of 2",
+    "the loss is divided by 4,000,000 examples that are accumulated, at a scale of 2",
     shows=lambda zeros: zeros > 0.5,
 )
 def divided_by_many_examples(watch):
     net = _deep()
     opt = torch.optim.SGD(net.parameters(), lr=1.0)
     scaler = GradScaler("cpu", init_scale=2.0, growth_interval=10**9)
-    examples = 1_000_000
+    examples = 4_000_000
     share = 0.0
     with watch(net, opt, scaler):
         for number, (x, y) in enumerate(regression(8), 1):
