@@ -1073,7 +1073,7 @@ check("7.8", faults)
 # %%
 kinds = ["."] * 200
 kinds[57], kinds[137] = "m", "s"
-layers = ("", "attn", "wide norm")  # three; the last has a wide MLP, and a norm before it
+layers = ("", "attn", "wide norm")  # three; the last has a norm and a wide MLP
 net = faulty.Patient(layers).to(device)
 opt = torch.optim.SGD(net.parameters(), lr=1e-4)
 amp = torch.amp.GradScaler(device, init_scale=2.0**12)
@@ -1159,13 +1159,13 @@ assert not padding.cures
 
 # %%
 def where_it_breaks(model, loss_fn, batches):
-    """Return (index, module, phase, scale) of the first batch that breaks; None if none does.
+    """Return (index, module, phase, scale) of the first batch that breaks, or None.
 
     batches: a list of (inputs, targets). index: counts from 0. module: the path of the
     innermost one in which, at a scale of 1, the first infinity or NaN is made. phase:
     "forward" or "backward". scale: the largest power of two, from 2^-24 up, that makes
-    this batch finite; None if no scale does. The model is left as it was: weights, mode,
-    gradients, hooks.
+    this batch finite; None if no scale does. The model is left as it was: weights,
+    mode, gradients, hooks.
     """
     ### BEGIN SOLUTION
     for index, batch in enumerate(batches):
