@@ -115,7 +115,7 @@ def forward_overflow(case: Case) -> Verdict | None:
     return Verdict(
         "forward-overflow",
         f"In the forward pass, {row_in_words(row)} {numbers(row)}. {NO_SCALE}",
-        f"Compute this part in FP32: .float() on what goes in, in torch.autocast(..., enabled=False). Or make "
+        f"Compute this part in FP32: .float() on what goes in, inside torch.autocast(..., enabled=False). Or make "
         f"what goes in smaller: divide by a constant first ({_divisor(row)}), normalise it, or divide before the sum "
         f"instead of after it. Or use BF16, which reaches as far as FP32.",
         "forward",

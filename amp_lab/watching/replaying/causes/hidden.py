@@ -44,8 +44,8 @@ def hidden_overflow(case: Case) -> Verdict | None:
         "hidden-overflow",
         f"In the forward pass, {row_in_words(row)} {numbers(row, gave)}. {then} "
         f"and finite numbers came out: the loss is finite, but {wrong}. No message tells of it. {NO_SCALE}",
-        "Compute this part in FP32: .float() on what goes in, in torch.autocast(..., enabled=False) (squares, "
-        "sums of squares and variances leave FP16 from numbers around 256 on); or use PyTorch's own layer "
+        "Compute this part in FP32: .float() on what goes in, inside torch.autocast(..., enabled=False). (Squares, "
+        "sums of squares and variances leave FP16 from numbers around 256 on.) Or use PyTorch's own layer "
         "(nn.LayerNorm, nn.RMSNorm), which computes in FP32 inside; or BF16.",
         "forward",
         row,

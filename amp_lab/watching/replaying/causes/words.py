@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 
-from amp_lab.autocast.records import Op
 from amp_lab.autocast.report.words import dtype_in_words
 from amp_lab.watching.replaying.flow import size, true_size
 from amp_lab.watching.replaying.records import Traced
@@ -24,15 +23,11 @@ def row_in_words(row: Traced) -> str:
         name = "the cast of the gradient" if back else "the cast"
     else:
         name = f"the gradient of {op.name}" if back and op.forward is not None else op.name
-    where = f" in {_module(op)}" if op.module else ""
-    line = f" ({line_in_words(op.source)})" if op.source is not None else ""
-    return f"{name}{where}{line}"
-
-
-def _module(op: Op) -> str:
-    """Write a module's path; with its type where it ends in a number, as in a Sequential: "layers.0 (Linear)"."""
-    kind = f" ({op.module_type})" if op.module_type and op.module.rpartition(".")[2].isdigit() else ""
-    return f"{shortened(op.module)}{kind}"
+    where = f" in {shortened(op.module)}" if op.module else ""
+    numbered = op.module.rpartition(".")[2].isdigit()  # as in a Sequential, where the path says little
+    more = [op.module_type] if numbered and op.module_type else []
+    more += [line_in_words(op.source)] if op.source is not None else []
+    return f"{name}{where}" + (f" ({', '.join(more)})" if more else "")
 
 
 def result_dtype(row: Traced) -> torch.dtype | None:
