@@ -13,7 +13,7 @@ CAUSE: Final = (
     "the run diverges (a learning rate that is too large, or data with far too large numbers); then mixed precision is "
     "not the cause"
 )
-TODO: Final = (
+REMEDY: Final = (
     "Train the same steps in FP32 (autocast and scaler with enabled=False): if the loss grows there, too, lower the "
     "learning rate, warm it up, or clip the gradients."
 )

@@ -6,7 +6,7 @@ import math
 from statistics import median
 from typing import Final
 
-from amp_lab.watching.logs.faults.diverging import CAUSE, TODO, growth_before
+from amp_lab.watching.logs.faults.diverging import CAUSE, REMEDY, growth_before
 from amp_lab.watching.logs.finding import Finding
 from amp_lab.watching.logs.numbers import counted, in_words
 from amp_lab.watching.logs.runs import Run, skips
@@ -38,7 +38,7 @@ def loss_not_finite(run: Run) -> Finding | None:
     grown = growth_before(run, first)
     said, more, todo = _lasting(run, first) if lasting else _passing(run, first)
     if grown:
-        said, more, todo = CAUSE, (grown,), TODO
+        said, more, todo = CAUSE, (grown,), REMEDY
     return Finding(
         "loss-not-finite",
         "probable" if len(bad) > 1 else "possible",

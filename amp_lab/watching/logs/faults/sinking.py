@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from amp_lab.watching.logs.faults.diverging import CAUSE, TODO, growth_before
+from amp_lab.watching.logs.faults.diverging import CAUSE, REMEDY, growth_before
 from amp_lab.watching.logs.finding import Finding
 from amp_lab.watching.logs.numbers import in_words
 from amp_lab.watching.logs.runs import Change, Run
@@ -113,7 +113,7 @@ def _by_loss(run: Run, fall: Fall, seen: str) -> Finding | None:
             *([grown] if grown else []),
         ),
         f"Run `amp_lab.find_overflow` on the batch of {run.at(bad[0])}: it names the first operator that overflows. "
-        f"Look at the range of the inputs in that batch, too.{f' {TODO}' if grown else ''}",
+        f"Look at the range of the inputs in that batch, too.{f' {REMEDY}' if grown else ''}",
         _COVERS | {"scale-restarted"},
     )
 
@@ -142,7 +142,7 @@ def _by_gradients(run: Run, fall: Fall, seen: str) -> Finding:
         f"Step after step is skipped from {run.at(fall.skipped)} on, and halving the scale does not help: something is "
         f"not finite {where}{f'; probably {CAUSE}' if grown else ''}.",
         tuple(evidence),
-        f"{f'{TODO} ' if grown else ''}"
+        f"{f'{REMEDY} ' if grown else ''}"
         f"Run `amp_lab.find_overflow` on the batch of {_batch(run, fall)}: it tells gradients that are too large at "
         "any scale from NaN in data or weights. See, too, that `zero_grad()` runs after skipped steps.",
         _COVERS,
