@@ -38,13 +38,14 @@ nbval: ## run every notebook and compare its outputs with the stored ones
 	@sh tools/setup.sh test
 	@$(BIN)/python -m pytest tests/notebooks
 
-bench: ## what the code costs beside its peers; dated JSON in benchmarks/results (NAMES='scaler_step')
+bench: ## what the code costs beside its peers: one table, dated JSON, the table in README.md (NAMES='scaler_step')
 	@sh tools/setup.sh test
-	@$(BIN)/python -m benchmarks $(NAMES)
+	@$(BIN)/python -m benchmarks $(NAMES); met=$$?; $(BIN)/python -m benchmarks --table --into README.md && exit $$met
 
-soak: ## the long trials; minutes, dated JSON in benchmarks/results
+soak: ## the long trials, some minutes: dated JSON in benchmarks/results, the table in README.md
 	@sh tools/setup.sh test
 	@$(BIN)/python -m pytest -m soak tests/soak
+	@$(BIN)/python -m benchmarks --table --into README.md
 
 cuda: ## what only a CUDA machine can show; no .venv, no network (PYTHON=python3 RESULTS=dir)
 	@"$(or $(PYTHON),python3)" tools/cuda.py --results "$(RESULTS)"

@@ -1,6 +1,6 @@
 """AMP Lab: a course on PyTorch's automatic mixed precision, and the helpers it is taught with.
 
-The helpers (number formats, loss scaling, an x-ray of what autocast does, a doctor for training loops)
+The helpers (number formats, loss scaling, an x-ray of what autocast does, a doctor for training loops, a Trainer)
 are meant for your own training code, too. What `__all__` lists is imported when it is first asked for:
 `import amp_lab` alone does not wait for PyTorch.
 """
@@ -13,6 +13,7 @@ __all__ = [
     "DynamicLossScaler",
     "ScaleCollapsed",
     "StaticLossScaler",
+    "Trainer",
     "__version__",
     "describe_device",
     "explain",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from amp_lab.autocast.xray import xray
     from amp_lab.device import describe_device
     from amp_lab.scaling import DynamicLossScaler, StaticLossScaler
+    from amp_lab.train.trainer import Trainer
     from amp_lab.watching.gradients import gradient_report
     from amp_lab.watching.overflow import find_overflow
     from amp_lab.watching.recording.collapsing import ScaleCollapsed
@@ -39,6 +41,7 @@ else:
         "DynamicLossScaler": "amp_lab.scaling",
         "ScaleCollapsed": "amp_lab.watching.recording.collapsing",
         "StaticLossScaler": "amp_lab.scaling",
+        "Trainer": "amp_lab.train.trainer",
         "describe_device": "amp_lab.device",
         "explain": "amp_lab.autocast.errors",
         "find_overflow": "amp_lab.watching.overflow",

@@ -16,8 +16,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from amp_lab.autocast.emulate import cuda_autocast, tensor_cores
+from amp_lab.train.measure import compare, one_thread
 from benchmarks.emulated_fp16 import training_step
-from benchmarks.side_by_side import Finding, one_thread, side_by_side
+from benchmarks.finding import Finding, against
 
 Step = Callable[[], object]
 
@@ -64,9 +65,9 @@ def _left_on(what: str, step: Step, rounds: int) -> Finding:
             step()  # what switching leaves in the processor's caches is no cost of leaving it on
 
         ways = {"both off": step, "both on": step}
-        timings = side_by_side(ways, baseline="both off", rounds=rounds, warm_up=3, prepare=switch)
+        timings = compare(ways, baseline="both off", rounds=rounds, warm_up=3, prepare=switch)
     print(timings)
-    return timings.against("both on", f"an FP32 step of {what}: emulations left on against off", 1.05)
+    return against(timings, "both on", f"an FP32 step of {what}: emulations left on against off", 1.05)
 
 
 def _policies(what: str, step: Step, bar: float, rounds: int) -> Finding:
@@ -80,8 +81,8 @@ def _policies(what: str, step: Step, bar: float, rounds: int) -> Finding:
             step()
 
         ways = {"policy for CPUs": step, "CUDA's policy": step}
-        timings = side_by_side(ways, baseline="policy for CPUs", rounds=rounds, warm_up=3, prepare=switch)
+        timings = compare(ways, baseline="policy for CPUs", rounds=rounds, warm_up=3, prepare=switch)
     print(timings)
-    return timings.against(
-        "CUDA's policy", f"an FP16 step of {what}: CUDA's policy against that for CPUs", bar
+    return against(
+        timings, "CUDA's policy", f"an FP16 step of {what}: CUDA's policy against that for CPUs", bar
     )

@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from amp_lab.autocast.emulate import tensor_cores
 from amp_lab.train.data import noisy_digits
+from amp_lab.train.measure import compare, one_thread
 from amp_lab.train.models import denoiser
-from benchmarks.side_by_side import Finding, one_thread, side_by_side
+from benchmarks.finding import Finding, against
 
 SIZE = 1024
 
@@ -62,9 +63,9 @@ def _against_fp32(
     ways = {"FP32": make(torch.float32), "emulated FP16": make(torch.float16)}
     # On for both: it costs an FP32 call some microseconds of these milliseconds, switching it costs more.
     with tensor_cores(always=True):
-        timings = side_by_side(ways, baseline="FP32", rounds=rounds, warm_up=min(rounds, 10))
+        timings = compare(ways, baseline="FP32", rounds=rounds, warm_up=min(rounds, 10))
     print(timings)
-    yield timings.against("emulated FP16", f"{what}: emulated FP16 against FP32", bar)
+    yield against(timings, "emulated FP16", f"{what}: emulated FP16 against FP32", bar)
 
 
 def _against_own(
@@ -77,6 +78,6 @@ def _against_own(
             emulated()
 
     ways = {"own FP16": own, "emulated FP16": switched_on}
-    timings = side_by_side(ways, baseline="own FP16", rounds=rounds, warm_up=1)
+    timings = compare(ways, baseline="own FP16", rounds=rounds, warm_up=1)
     print(timings)
-    yield timings.against("emulated FP16", f"{what}: emulated FP16 against PyTorch's own FP16", bar)
+    yield against(timings, "emulated FP16", f"{what}: emulated FP16 against PyTorch's own FP16", bar)

@@ -14,8 +14,9 @@ import sys
 
 import torch
 
+from amp_lab.train.measure import compare
 from amp_lab.watching.gradients import gradient_report
-from benchmarks.side_by_side import Finding, side_by_side
+from benchmarks.finding import Finding, against
 
 ROWS = 1024
 # 18 matrices of 1024 × 1024, and for each some vectors: 20 million in all.
@@ -42,7 +43,7 @@ print((kib("VmHWM") - before) / 1024)
 def measure(quick: bool) -> list[Finding]:
     """Return the extra memory, twice, and the time as a ratio; a report per parameter is part of it."""
     grads = gradients()
-    timings = side_by_side(
+    timings = compare(
         {
             "report": lambda: gradient_report(grads),
             "histc": lambda: [torch.histc(each) for each in grads.values()],
@@ -54,7 +55,7 @@ def measure(quick: bool) -> list[Finding]:
     number = sum(each.numel() for each in grads.values()) / 1e6
     print(f"  {number:.1f} million gradients, {torch.get_num_threads()} threads\n{timings}")
     return [
-        timings.against("report", "gradient_report ÷ torch.histc, seconds", SLOWER),
+        against(timings, "report", "gradient_report ÷ torch.histc, seconds", SLOWER),
         Finding("extra memory", extra_memory("plain"), EXTRA_MIB, unit="MiB"),
         Finding("extra memory, other memory orders", extra_memory("other"), EXTRA_MIB, unit="MiB"),
     ]

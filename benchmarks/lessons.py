@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.side_by_side import Finding
+from benchmarks.finding import Finding
 
 ROOT = Path(__file__).parents[1]
 BAR_S = 60.0

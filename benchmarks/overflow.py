@@ -24,8 +24,9 @@ from torch import nn
 
 import amp_lab
 from amp_lab.autocast.emulate import cuda_autocast
+from amp_lab.train.measure import Timings, compare
 from amp_lab.watching.overflow import find_overflow
-from benchmarks.side_by_side import Finding, Timings, side_by_side
+from benchmarks.finding import Finding, against
 from benchmarks.watching import BAR, BATCH, PEER, SMALL, STEPS, TINY, WORDS, Loop, Size, Transformer, _peer
 
 TRIES = 7  # of each explanation; the median counts
@@ -41,7 +42,7 @@ def measure(quick: bool) -> list[Finding]:
             f"  FP16, {name}: {size.layers} layers of width {size.width}, {count} steps each time\n{timings}"
         )
         what = f"watch(..., replay=closure) ÷ nothing, a {name} step in FP16"
-        found.append(timings.against("watched", what, BAR))
+        found.append(against(timings, "watched", what, BAR))
     return found + _explanations(1 if quick else TRIES)
 
 
@@ -66,7 +67,7 @@ def _timings(size: Size, count: int, rounds: int, warm_up: int) -> Timings:
             steps[way]()
 
     ways = {"alone": lambda: repeated("alone"), "watched": lambda: repeated("watched")}
-    timings = side_by_side(ways, baseline="alone", rounds=rounds, warm_up=warm_up, prepare=prepare)
+    timings = compare(ways, baseline="alone", rounds=rounds, warm_up=warm_up, prepare=prepare)
     seen.stop()
     if list(seen.report()):
         raise AssertionError(f"nothing is wrong with the step, but the watcher says:\n{seen.report()}")

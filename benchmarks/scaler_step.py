@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from amp_lab.scaling import DynamicLossScaler
-from benchmarks.side_by_side import Finding, Timings, side_by_side
+from amp_lab.train.measure import Timings, compare
+from benchmarks.finding import Finding, against
 
 COUNTS = (10, 100, 1_000)
 NUMBERS = 256
@@ -42,7 +43,7 @@ def measure(quick: bool) -> list[Finding]:
         for count in COUNTS:
             timings = _compare(kind, count, device, rounds)
             print(f"{timings}\n")
-            findings.append(timings.against("DynamicLossScaler", f"{count:,} tensors, {name}", bar))
+            findings.append(against(timings, "DynamicLossScaler", f"{count:,} tensors, {name}", bar))
     return findings
 
 
@@ -51,8 +52,7 @@ def _compare(kind: type[DoesNothing | torch.optim.SGD], count: int, device: str,
         "torch.amp.GradScaler": _loop(torch.amp.GradScaler(device), kind, count, device),
         "DynamicLossScaler": _loop(DynamicLossScaler(), kind, count, device),
     }
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    return side_by_side(ways, baseline="torch.amp.GradScaler", rounds=rounds, synchronize=wait)
+    return compare(ways, baseline="torch.amp.GradScaler", rounds=rounds)
 
 
 def _loop(

@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import amp_lab
-from benchmarks.side_by_side import Finding, Timings, side_by_side
+from amp_lab.train.measure import Timings, compare
+from benchmarks.finding import Finding, against
 
 HEADS, BATCH, WORDS = 4, 8, 256
 STEPS = 10  # timed together; with 60 rounds, 600 of each way
@@ -49,14 +50,14 @@ def measure(quick: bool) -> list[Finding]:
     rounds, warm_up = (2, 1) if quick else (60, 2)
     timings = _timings(None, rounds, warm_up, SMALL, others=False)
     print(f"  FP32, 4 layers of width 256, {torch.get_num_threads()} threads\n{timings}")
-    found = [timings.against("watched", "amp_lab.watch ÷ nothing, a step of the small model in FP32", BAR)]
+    found = [against(timings, "watched", "amp_lab.watch ÷ nothing, a step of the small model in FP32", BAR)]
     for name, dtype in (("FP32", None), ("BF16", torch.bfloat16), ("FP16", torch.float16)):
         timings = _timings(dtype, rounds, warm_up)
         print(f"  {name}, 2 layers of width 128, {torch.get_num_threads()} threads\n{timings}")
-        found.append(timings.against("watched", f"amp_lab.watch ÷ nothing, a tiny step in {name}", BAR))
+        found.append(against(timings, "watched", f"amp_lab.watch ÷ nothing, a tiny step in {name}", BAR))
         for way, what in ((DECORATED, "watched, as a decorator"), (PEER, PEER)):
             if way in timings.seconds:
-                found.append(timings.against(way, f"{what} ÷ nothing, a tiny step in {name}"))
+                found.append(against(timings, way, f"{what} ÷ nothing, a tiny step in {name}"))
     return found
 
 
@@ -84,7 +85,7 @@ def _timings(
         steps[way]()
 
     ways = {name: _repeated(step) for name, step in steps.items()}
-    timings = side_by_side(ways, baseline="alone", rounds=rounds, warm_up=warm_up, prepare=prepare)
+    timings = compare(ways, baseline="alone", rounds=rounds, warm_up=warm_up, prepare=prepare)
     seen.stop()
     for each in (seen, again) if others else (seen,):
         if list(each.report()):

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from amp_lab.autocast.xray import xray
-from benchmarks.side_by_side import Finding, Timings, side_by_side
+from amp_lab.train.measure import Timings, compare
+from benchmarks.finding import Finding, against
 
 WIDTH, HEADS, TOKENS = 768, 12, (2, 128)
 FEW, SOME, MANY = 4, 12, 48
@@ -25,7 +26,7 @@ VALUE = 2.0
 def measure(quick: bool) -> list[Finding]:
     """Return seconds, the growth, and the ratio of value mode; `quick` takes small stacks and few rounds."""
     few, some, many = (1, 2, 4) if quick else (FEW, SOME, MANY)
-    fake = side_by_side(
+    fake = compare(
         {str(layers): _fake(layers) for layers in (few, some, many)},
         baseline=str(some),
         rounds=2 if quick else 7,
@@ -41,7 +42,7 @@ def measure(quick: bool) -> list[Finding]:
             for layers in (few, many)
         ),
         _growth(fake, few, some, many),
-        value.against("xray", f"xray in value mode ÷ plain FP32 step, {some} layers", VALUE),
+        against(value, "xray", f"xray in value mode ÷ plain FP32 step, {some} layers", VALUE),
     ]
 
 
@@ -68,7 +69,7 @@ def _value(layers: int, rounds: int) -> Timings:
         torch.autograd.backward(_loss(model(tokens)))
 
     ways = {"plain FP32 step": plain, "xray": lambda: xray(model, tokens, mode="value", loss=_loss)}
-    return side_by_side(ways, baseline="plain FP32 step", rounds=rounds, warm_up=1)
+    return compare(ways, baseline="plain FP32 step", rounds=rounds, warm_up=1)
 
 
 def _growth(timings: Timings, few: int, some: int, many: int) -> Finding:

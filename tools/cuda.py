@@ -30,8 +30,8 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 WHOLE_RUN_S = 450
 TAIL_CHARACTERS = 20_000
-# The comparisons of benchmarks/ in which a GPU has a part.
-BENCHMARKS = ("scaler_step", "gradient_report")
+# The comparisons of benchmarks/ in which a GPU has a part, in the order of their worth: each is kept when it is done.
+BENCHMARKS = ("memory", "trainer", "ladder", "scaler_step", "gradient_report")
 PACKAGES = ("torch", "numpy", "scikit-learn", "matplotlib", "ipywidgets", "ipykernel", "nbval", "pytest")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numbers
+import unicodedata
+from functools import cache
 
 import torch
 
@@ -62,3 +64,66 @@ def noisy_digits(noise: float = 0.5, *, seed: int = 0) -> tuple[torch.Tensor, to
     generator = torch.Generator(_CPU).manual_seed(as_seed("noisy_digits", seed))
     normal = torch.randn(clean.shape, generator=generator, dtype=torch.float32, device=_CPU)
     return clean + float(noise) * normal, clean
+
+
+# A newline and the 95 printable characters of ASCII: 96, a multiple of 8, as Tensor Cores like it.
+ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
+
+
+def characters(length: int = 64, count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return English text for a model that guesses the next character: the manual that `help()` shows in Python.
+
+    The text is cut into pieces that do not overlap, in the order of the text. A character is a number: its place in
+    `ALPHABET`. Letters lose their accents; what is still none of the 96 characters (a curly quote, a dash) becomes
+    a question mark. How long the text is, and its wording, depends on the version of Python (3.11: 465,000
+    characters).
+
+    Args:
+        length: how many characters a piece has.
+        count: how many pieces, from the start; None for all.
+
+    Returns:
+        both int64 of shape `(pieces, length)`, on the CPU: the pieces, and for each of their characters the one that
+        follows in the text: `targets[:, :-1]` is `pieces[:, 1:]`.
+
+    Raises:
+        TypeError: if `length` is not an int, or `count` neither an int nor None.
+        ValueError: if `length` is less than 1 or longer than the text, or `count` not between 1 and the number of
+            pieces that there are.
+
+    Source: `pydoc_data.topics` of the Python that runs, part of its standard library.
+    """
+    for name, value in (("length", length), ("count", count)):
+        if not (is_whole(value) or (name == "count" and value is None)):
+            raise TypeError(f"characters({name}={value!r}): a number of {_MEANS[name]} is an int, such as 64")
+    numbers_of_all = _manual()
+    most = len(numbers_of_all) - 1  # the last character is only a target
+    if not 1 <= length <= most:
+        raise ValueError(
+            f"characters(length={length}): the text has {most + 1:,} characters; a piece is 1 to {most:,} long"
+        )
+    pieces = most // int(length)
+    if count is not None and not 1 <= count <= pieces:
+        raise ValueError(
+            f"characters(length={length}, count={count}): there are {pieces:,} pieces; ask for 1 to {pieces:,}, "
+            "or for None (all)"
+        )
+    end = int(length) * int(pieces if count is None else count)
+    shape = (-1, int(length))
+    return numbers_of_all[:end].reshape(shape).clone(), numbers_of_all[1 : end + 1].reshape(shape).clone()
+
+
+_MEANS = {"length": "characters", "count": "pieces"}
+
+
+@cache
+def _manual() -> torch.Tensor:
+    """Return the whole text, int64 of shape `(characters,)`."""
+    from pydoc_data.topics import topics  # half a megabyte: only where it is wanted
+
+    text = "".join(topics[each] for each in sorted(topics))
+    plain = unicodedata.normalize("NFKD", text)
+    plain = "".join(each for each in plain if not unicodedata.combining(each))
+    place = {each: number for number, each in enumerate(ALPHABET)}
+    unknown = place["?"]
+    return torch.tensor([place.get(each, unknown) for each in plain], dtype=torch.int64, device=_CPU)

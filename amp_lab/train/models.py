@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numbers
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
 from amp_lab.train.arguments import as_seed, is_whole
+from amp_lab.train.transformer import CharacterModel
 
 
 def denoiser(width: int = 8, *, seed: int = 0) -> nn.Sequential:
@@ -37,8 +41,7 @@ def denoiser(width: int = 8, *, seed: int = 0) -> nn.Sequential:
         raise ValueError(f"denoiser(width={width!r}): the number of channels is an int of at least 1")
     seed = as_seed("denoiser", seed)
     kind: Any = {"kernel_size": 3, "padding": 1, "dtype": torch.float32, "device": "cpu"}
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # the CPU only; torch.manual_seed would touch GPUs
+    with _seeded(seed):
         layers = [
             ("first", nn.Conv2d(1, int(width), **kind)),
             ("relu1", nn.ReLU()),
@@ -49,3 +52,93 @@ def denoiser(width: int = 8, *, seed: int = 0) -> nn.Sequential:
     model = nn.Sequential(OrderedDict[str, nn.Module](layers))
     layout: Any = {"memory_format": torch.channels_last}  # PyTorch's own types leave it out
     return model.to(**layout)
+
+
+def digit_classifier(width: int = 64, *, dropout: float = 0.0, seed: int = 0) -> nn.Sequential:
+    """Return a network that reads `amp_lab.train.data.digits`: two linear layers, ReLU between them.
+
+    Its layers are called `first`, `relu`, `dropout` and `last`. It maps images of shape `(N, 64)` to the logits of
+    the ten digits, `(N, 10)`; `nn.functional.cross_entropy` is its loss. Parameters are FP32, on the CPU, and start
+    from PyTorch's usual random values for this `seed`; the global random numbers stay as they are.
+
+    Args:
+        width: how many numbers lie between the layers.
+        dropout: the share of them that training sets to zero, at random.
+        seed: of the initial weights.
+
+    Raises:
+        ValueError: if `width` is not an int of at least 1, `dropout` no number from 0 to 1, or `seed` not an int.
+    """
+    width = _as_size("digit_classifier", "width", width)
+    dropout = _as_share("digit_classifier", dropout)
+    kind: Any = {"dtype": torch.float32, "device": "cpu"}
+    with _seeded(as_seed("digit_classifier", seed)):
+        layers = [
+            ("first", nn.Linear(64, width, **kind)),
+            ("relu", nn.ReLU()),
+            ("dropout", nn.Dropout(dropout)),
+            ("last", nn.Linear(width, 10, **kind)),
+        ]
+    return nn.Sequential(OrderedDict[str, nn.Module](layers))
+
+
+def character_model(
+    width: int = 32,
+    *,
+    layers: int = 2,
+    heads: int = 4,
+    length: int = 64,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> CharacterModel:
+    """Return a small transformer that guesses the next character of `amp_lab.train.data.characters`.
+
+    It maps characters, int64 of shape `(N, characters)`, to logits `(N, 96, characters)`: the classes come second,
+    as `nn.functional.cross_entropy` wants them, which is its loss. A guess sees the characters up to its own place,
+    none behind it. Parameters are FP32, on the CPU, and start from random values for this `seed`; the global random
+    numbers stay as they are.
+
+    Args:
+        width: how many numbers stand for a character between the layers; a multiple of `heads`.
+        layers: how many blocks of attention and two linear layers.
+        heads: how many attentions work side by side in a block.
+        length: the longest text that it takes.
+        dropout: the share of numbers that training sets to zero, at random.
+        seed: of the initial weights.
+
+    Raises:
+        ValueError: if a size is not an int of at least 1, `heads` does not divide `width`, `dropout` is no number
+            from 0 to 1, or `seed` not an int.
+    """
+    sizes = {"width": width, "layers": layers, "heads": heads, "length": length}
+    sizes = {name: _as_size("character_model", name, size) for name, size in sizes.items()}
+    if sizes["width"] % sizes["heads"]:
+        raise ValueError(
+            f"character_model(width={width}, heads={heads}): each head takes an equal share of the width; choose a "
+            f"multiple of {heads}, such as {heads * 8}"
+        )
+    dropout = _as_share("character_model", dropout)
+    with _seeded(as_seed("character_model", seed)):
+        return CharacterModel(**sizes, dropout=dropout)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Random numbers of `seed` inside; those outside go on as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # the CPU only; torch.manual_seed would touch GPUs
+        yield
+
+
+def _as_size(function: str, name: str, value: Any) -> int:
+    if not is_whole(value) or value < 1:
+        raise ValueError(f"{function}({name}={value!r}): {name} is an int of at least 1")
+    return int(value)
+
+
+def _as_share(function: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
+        raise ValueError(
+            f"{function}(dropout={value!r}): dropout is the share that is set to zero, from 0 to 1"
+        )
+    return float(value)

@@ -41,11 +41,11 @@ def legend(axes: Axes, keys: Iterable[Any], names: Iterable[str], **options: Any
 
 
 def label_decades(axis: Axis, write: Callable[[float], str] = powers.plain) -> None:
-    """Label a logarithmic axis in plain numbers; less than a decade may hold no power of ten, so then more of them."""
+    """Label a logarithmic axis in plain numbers: also between powers of ten, where it shows fewer than two of them."""
     low, high = axis.get_view_interval()
     axis.set_major_formatter(lambda value, _: write(value))
-    if high < 10 * low:
-        axis.set_minor_locator(LogLocator(subs=(2, 3, 4, 5, 7)))
+    if math.floor(math.log10(high)) <= math.ceil(math.log10(low)):
+        axis.set_minor_locator(LogLocator(subs=(2, 3, 4, 5, 7) if high < 10 * low else (2, 5)))
         axis.set_minor_formatter(lambda value, _: write(value))
         axis.set_tick_params(which="minor", labelsize="small")
     else:

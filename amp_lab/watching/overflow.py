@@ -74,15 +74,27 @@ def find_overflow(
         runs_on = device_of(roots)
         return explained(Batch(loss_fn, roots, runs_on, _policy(device_type, runs_on)), sizes)
     assert isinstance(model, nn.Module)
+    return explained(batch_of(model, loss_fn, batch, device_type=device_type, dtype=dtype), sizes)
+
+
+def batch_of(
+    model: nn.Module,
+    loss_fn: Callable[..., Any] | None,
+    batch: Any,
+    *,
+    device_type: str | None = None,
+    dtype: torch.dtype | None = torch.float16,
+) -> Batch:
+    """Return a batch, given as to `find_overflow`, as one that can be run again; dtype None: without autocast."""
+    _check(model, loss_fn, batch, device_type, torch.float16 if dtype is None else dtype)
     roots = {"": model}
     if isinstance(loss_fn, nn.Module) and any(True for _ in loss_fn.state_dict()):
         roots["loss_fn"] = loss_fn
     runs_on = device_of(roots, batch)
+    policy = _policy(device_type, runs_on)
     call, inputs, keywords, targets = _call(model, loss_fn, batch)
-    return explained(
-        Batch(call, roots, runs_on, _policy(device_type, runs_on), dtype, True, inputs, keywords, targets),
-        sizes,
-    )
+    region = dtype is not None
+    return Batch(call, roots, runs_on, policy, dtype or torch.float16, region, inputs, keywords, targets)
 
 
 def _call(

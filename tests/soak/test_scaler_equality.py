@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.finding import Finding
 from benchmarks.results import FOLDER, keep
-from benchmarks.side_by_side import Finding
 from tests.scaling.twins import STEPS_PER_RUN, Twins
 
 FULL = 100_000

@@ -1,12 +1,14 @@
-"""The handwritten digits, with noise and without: their shapes, dtypes and values, and what is refused."""
+"""The handwritten digits, with noise and without, and the text: shapes, dtypes, values, and what is refused."""
 
 import re
+import string
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
 import torch
 
-from amp_lab.train.data import digits, noisy_digits
+from amp_lab.train.data import ALPHABET, _manual, characters, digits, noisy_digits
 
 
 def test_all_of_them():
@@ -92,3 +94,75 @@ def test_the_default_dtype_and_device_change_nothing(dtype):
     for one, other in zip(found, wanted, strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one, other)
+
+
+def text(numbers):
+    return "".join(ALPHABET[each] for each in numbers.flatten())
+
+
+def test_the_alphabet():
+    assert len(ALPHABET) == len(set(ALPHABET)) == 96
+    assert set(string.printable) - set(ALPHABET) == set("\t\r\x0b\x0c")
+
+
+def test_characters_are_the_manual():
+    pieces, targets = characters(64)
+    assert (pieces.shape, pieces.dtype) == (targets.shape, targets.dtype)
+    assert (pieces.shape[1], pieces.dtype) == (64, torch.int64)
+    whole = text(pieces)
+    topic = topics[min(topics)]  # the first of them; it is plain ASCII
+    assert whole.startswith(topic)
+    assert len(whole) > 0.95 * sum(map(len, topics.values()))
+    assert pieces.min() >= 0
+    assert pieces.max() < 96
+
+
+def test_each_target_is_the_next_character():
+    pieces, targets = characters(64)
+    assert torch.equal(targets[:, :-1], pieces[:, 1:])
+    assert torch.equal(targets[:-1, -1], pieces[1:, 0])
+
+
+def test_what_is_no_ascii(monkeypatch):
+    monkeypatch.setattr("pydoc_data.topics.topics", {"b": "né\n", "a": "“ß”\t—"})
+    _manual.cache_clear()
+    try:
+        pieces, targets = characters(1)
+        assert text(pieces) + text(targets[-1]) == "?????ne\n"
+    finally:
+        _manual.cache_clear()
+
+
+def test_some_of_the_characters():
+    (pieces, targets), (all_pieces, all_targets) = characters(8, 3), characters(8)
+    assert torch.equal(pieces, all_pieces[:3])
+    assert torch.equal(targets, all_targets[:3])
+    assert torch.equal(characters(np.int64(8), np.int64(3))[0], pieces)
+    pieces.zero_()  # it is the caller's own
+    assert torch.equal(characters(8, 3)[0], all_pieces[:3])
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"length": 1.5}, TypeError, "characters(length=1.5): a number of characters is an int"),
+        ({"length": None}, TypeError, "characters(length=None): a number of characters is an int"),
+        ({"length": True}, TypeError, "characters(length=True): a number of characters is an int"),
+        ({"count": "3"}, TypeError, "characters(count='3'): a number of pieces is an int"),
+        ({"length": 0}, ValueError, "characters(length=0): the text has "),
+        ({"length": 10**9}, ValueError, "characters(length=1000000000): the text has "),
+        ({"count": 0}, ValueError, "characters(length=64, count=0): there are "),
+        ({"count": 10**6}, ValueError, "characters(length=64, count=1000000): there are "),
+    ],
+)
+def test_what_are_no_characters(given, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        characters(**given)
+
+
+def test_characters_on_another_default_device():
+    _manual.cache_clear()
+    with torch.device("meta"):
+        pieces, _ = characters(16, 2)
+    assert pieces.device.type == "cpu"
+    assert text(pieces).isascii()

@@ -1,4 +1,6 @@
-"""The denoiser: its shape and weights; and that FP16 stalls it without a loss scale, on real data."""
+"""The denoiser, the classifier, the transformer: shapes and weights; FP16 stalls the first without a loss scale."""
+
+import re
 
 import numpy as np
 import pytest
@@ -6,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from amp_lab.autocast.emulate import tensor_cores
-from amp_lab.train.data import noisy_digits
-from amp_lab.train.models import denoiser
+from amp_lab.train.data import characters, digits, noisy_digits
+from amp_lab.train.models import character_model, denoiser, digit_classifier
 
 
 def test_shapes_names_and_dtypes():
@@ -133,3 +135,107 @@ def test_the_default_dtype_and_device_change_nothing(dtype):
     for name, weight in found.items():
         assert weight.dtype == torch.float32
         assert torch.equal(weight, wanted[name])
+
+
+def test_the_classifier():
+    model = digit_classifier(16, dropout=0.25, seed=3)
+    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == {
+        "first.weight": (16, 64),
+        "first.bias": (16,),
+        "last.weight": (10, 16),
+        "last.bias": (10,),
+    }
+    assert model.dropout.p == 0.25
+    assert model(digits(5)[0]).shape == (5, 10)
+    assert torch.equal(model.first.weight, digit_classifier(16, seed=3).first.weight)
+    assert not torch.equal(model.first.weight, digit_classifier(16, seed=4).first.weight)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_classifier_learns():
+    model, (images, labels) = digit_classifier(), digits()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(40):
+        optimizer.zero_grad()
+        F.cross_entropy(model(images[:1500]), labels[:1500]).backward()
+        optimizer.step()
+    assert (model(images[1500:]).argmax(1) == labels[1500:]).float().mean() > 0.85
+
+
+def test_the_character_model():
+    model = character_model(16, layers=1, heads=2, length=8)
+    text = torch.randint(96, (3, 8), generator=torch.Generator().manual_seed(0))
+    logits = model(text)
+    assert (logits.shape, logits.dtype) == ((3, 96, 8), torch.float32)
+    assert model(text[:, :5]).shape == (3, 96, 5)
+    assert F.cross_entropy(logits, text).item() == pytest.approx(np.log(96), rel=0.1)  # it knows nothing yet
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    with pytest.raises(ValueError, match="the text has 9 characters, this model takes 8; make it with"):
+        model(torch.zeros(1, 9, dtype=torch.int64))
+
+
+def test_a_guess_sees_no_later_character_and_every_earlier_one():
+    model = character_model(16, layers=1, heads=2, length=8)
+    text = torch.randint(96, (1, 8), generator=torch.Generator().manual_seed(0))
+    other = text.clone()
+    other[0, 4] = (text[0, 4] + 1) % 96
+    changed = (model(text) - model(other)).abs().amax(1)[0] > 1e-7
+    assert changed.tolist() == [False] * 4 + [True] * 4
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_character_model_learns_what_a_count_of_characters_does_not_know():
+    model = character_model(length=32, layers=1)
+    pieces, targets = characters(32)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        picked = torch.randint(10_000, (16,), generator=draws)
+        optimizer.zero_grad()
+        F.cross_entropy(model(pieces[picked]), targets[picked]).backward()
+        optimizer.step()
+    with torch.inference_mode():
+        dev = F.cross_entropy(model(pieces[-400:]), targets[-400:])
+    share = pieces.flatten().bincount(minlength=96) / pieces.numel()
+    entropy = -(share[share > 0] * share[share > 0].log()).sum()
+    assert dev < 0.95 * entropy
+
+
+@pytest.mark.parametrize("make", [denoiser, digit_classifier, character_model])
+def test_making_a_model_touches_no_random_number_and_no_default(make):
+    state, wanted = torch.get_rng_state(), make()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            found = make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, parameter in found.named_parameters():
+        assert parameter.dtype == torch.float32
+        assert torch.equal(parameter, wanted.get_parameter(name))
+
+
+@pytest.mark.parametrize("name", ["width", "layers", "heads", "length"])
+@pytest.mark.parametrize("value", [0, 1.5, "8", True])
+def test_what_is_no_size(name, value):
+    with pytest.raises(ValueError, match=re.escape(f"character_model({name}={value!r}): {name} is an int")):
+        character_model(**{name: value})
+
+
+def test_heads_that_do_not_divide_the_width():
+    with pytest.raises(ValueError, match="choose a multiple of 3, such as 24"):
+        character_model(32, heads=3)
+
+
+@pytest.mark.parametrize("make", [digit_classifier, character_model])
+@pytest.mark.parametrize("value", [-0.1, 1.1, True, "x", None, float("nan")])
+def test_what_is_no_share(make, value):
+    with pytest.raises(ValueError, match=re.escape(f"{make.__name__}(dropout={value!r}): dropout is")):
+        make(dropout=value)
+
+
+@pytest.mark.parametrize("make", [digit_classifier, character_model])
+def test_what_is_no_seed_of_these(make):
+    with pytest.raises(ValueError, match="a seed is a whole number"):
+        make(seed=None)

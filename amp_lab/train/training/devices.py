@@ -1,0 +1,40 @@
+"""Where a Trainer computes, and bringing model, loss function and optimizer there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from amp_lab.device import describe_device
+
+
+def device_for(model: nn.Module, wanted: Any) -> torch.device:
+    """Return the device to train on: the wanted one, else the model's own; but a model on the CPU goes to CUDA, if any.
+
+    Raises:
+        TypeError, ValueError: for a device that is not here, and a model that lies on several, or on none (meta).
+    """
+    if wanted is not None:
+        return torch.device(describe_device(wanted).device)
+    found = {each.device for each in (*model.parameters(), *model.buffers())}
+    if len(found) > 1 or torch.device("meta") in found:
+        where = ", ".join(sorted(map(str, found)))
+        raise ValueError(
+            f"the model lies on {where}: Trainer needs it on one real device; name it, device=..."
+        )
+    own = found.pop() if found else torch.device("cpu")
+    if own.type == "cpu" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return own
+
+
+def move(modules: Sequence[nn.Module], optimizer: Optimizer, device: torch.device) -> None:
+    """Move modules to the device. Parameters stay the same objects, so the optimizer still holds them."""
+    for module in modules:
+        module.to(device)
+    if optimizer.state:
+        optimizer.load_state_dict(optimizer.state_dict())  # which brings its state to its parameters

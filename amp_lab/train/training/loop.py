@@ -1,0 +1,67 @@
+"""The step of a Trainer: from a window of micro-batches to new weights. (Lesson 09 reads it line by line.)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from amp_lab.train.training.batches import forward, samples_in, to_device
+from amp_lab.train.training.history import StepRecord
+from amp_lab.train.training.nonfinite import overflowed, refused
+
+if TYPE_CHECKING:
+    from amp_lab.train.trainer import Trainer
+
+
+def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
+    """Make one step of the mean loss over all samples of a window, the list of its micro-batches."""
+    optimizer, scaler = trainer.optimizer, trainer.scaler
+    sizes = [samples_in(batch) for batch in window]
+    samples, lr = sum(sizes), float(optimizer.param_groups[0]["lr"])
+
+    optimizer.zero_grad(set_to_none=True)
+    losses = [backward(trainer, batch, size / samples) for batch, size in zip(window, sizes, strict=True)]
+    loss = mean(losses, sizes)
+    scale = scaler.get_scale()
+    norm = clip(trainer) if math.isfinite(loss) else None
+    record = StepRecord(trainer.epoch, trainer.step, loss, lr, scale, norm, "", samples)
+
+    # No scale cures a loss that is not finite; and without a scaler, nobody else looks at the gradients.
+    if not math.isfinite(loss) or (norm is not None and not math.isfinite(norm) and not scaler.is_enabled()):
+        return refused(trainer, window, losses, record)
+
+    scaler.step(optimizer)
+    scaler.update()
+    if scaler.get_scale() < scale:  # an overflow: the scaler has skipped the step
+        return overflowed(trainer, window, losses, record)
+    trainer.schedule.stepped()
+    return record
+
+
+def backward(trainer: Trainer, batch: Any, share: float) -> torch.Tensor:
+    """Add a micro-batch's part to the gradients; return its loss. `share`: of the window's samples."""
+    batch = to_device(batch, trainer.device)
+    with trainer.autocast:
+        loss = forward(trainer.model, trainer.loss_fn, batch).loss
+    # A mean over few samples counts less: so a last window that is not full is right, too.
+    trainer.scaler.scale(loss if share == 1 else loss * share).backward()
+    return loss.detach()
+
+
+def mean(losses: Sequence[torch.Tensor], sizes: Sequence[int]) -> float:
+    """Return the mean loss over the samples. It waits for the GPU, once."""
+    if len(losses) == 1:
+        return losses[0].item()
+    return sum(map(math.prod, zip(torch.stack(losses).tolist(), sizes, strict=True))) / sum(sizes)
+
+
+def clip(trainer: Trainer) -> float | None:
+    """Clip the gradients, which are unscaled first, and return their norm before; None if there is no clipping."""
+    if trainer.clip_norm is None:
+        return None
+    trainer.scaler.unscale_(trainer.optimizer)
+    return clip_grad_norm_(trainer.parameters, trainer.clip_norm).item()

@@ -1,0 +1,94 @@
+"""The state of a Trainer: what a checkpoint holds, and how a run goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import nn
+
+from amp_lab.train.checkpoint import load_scaler, load_weights
+from amp_lab.train.saving import random_states
+from amp_lab.train.saving.positions import Batches, own_states, put_back
+
+if TYPE_CHECKING:
+    from amp_lab.train.trainer import Trainer
+
+_PARTS: Final = ("model", "loss_fn", "optimizer", "scaler", "schedule", "history", "step", "place", "random")
+
+
+class Place:
+    """Where a run is in its data; between two calls of `fit` there are no loaders, and it is kept as a state."""
+
+    def __init__(self) -> None:
+        self._batches: Batches | None = None
+        self._dev_loader: Any = None
+        self._kept: Mapping[str, Any] | None = None
+        self._loaded = False
+
+    def enter(self, train_loader: Iterable[Any], dev_loader: Any) -> Batches:
+        """Return the batches of a loader, from this place on."""
+        batches = Batches(train_loader)
+        kept = self._kept
+        if kept is not None and kept["train"] is not None:
+            if (
+                kept["train"]["start"] is not None or self._loaded
+            ):  # in the middle of an epoch, or from a file
+                batches.load_state_dict(kept["train"])
+            batches.epoch = kept["train"]["epoch"]  # between epochs, a loader may be another one
+        if self._loaded and kept is not None and kept["dev"] is not None and dev_loader is not None:
+            put_back(dev_loader, kept["dev"])
+        self._batches, self._dev_loader, self._loaded = batches, dev_loader, False
+        return batches
+
+    def leave(self, untaken: int) -> None:
+        """Keep the place; so many of the batches that were read have not been trained on, and come again."""
+        self._kept = self.state_dict(untaken)
+        self._batches, self._dev_loader = None, None
+
+    def state_dict(self, untaken: int = 0) -> dict[str, Any]:
+        if self._batches is None:
+            return dict(self._kept or {"train": None, "dev": None})
+        dev = None if self._dev_loader is None else own_states(self._dev_loader)
+        return {"train": self._batches.state_dict(self._batches.taken - untaken), "dev": dev}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._kept, self._batches, self._dev_loader, self._loaded = state, None, None, True
+
+
+def to_state(trainer: Trainer) -> dict[str, Any]:
+    """Return all that a run needs to go on exactly."""
+    loss_fn = trainer.loss_fn
+    return {
+        "model": trainer.model.state_dict(),
+        "loss_fn": loss_fn.state_dict() if isinstance(loss_fn, nn.Module) else {},
+        "optimizer": trainer.optimizer.state_dict(),
+        "scaler": trainer.scaler.state_dict(),
+        "schedule": trainer.schedule.state_dict(),
+        "history": trainer.history.state_dict(),
+        "step": trainer.step,
+        "place": trainer.place.state_dict(),
+        "random": random_states.capture(),
+    }
+
+
+def from_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
+    """Go to where a state was taken.
+
+    Raises:
+        CheckpointError, ValueError: if it is that of another model, or of a Trainer made otherwise.
+    """
+    missing = [name for name in _PARTS if name not in state]
+    if missing:
+        raise ValueError(f"this is not the state of a Trainer: it has no {', '.join(map(repr, missing))}")
+    trainer.schedule.check_state(state["schedule"])
+    load_weights(trainer.model, state["model"])
+    if isinstance(trainer.loss_fn, nn.Module):
+        load_weights(trainer.loss_fn, state["loss_fn"])
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    load_scaler(trainer.scaler, state["scaler"])
+    trainer.schedule.load_state_dict(state["schedule"])
+    trainer.history.load_state_dict(state["history"])
+    trainer.step = state["step"]
+    trainer.place.load_state_dict(state["place"])
+    random_states.restore(state["random"])  # last: to build things above may take random numbers
