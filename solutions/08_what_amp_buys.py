@@ -245,9 +245,8 @@ wide.zero_grad()
 # ### Exercise 8.2 · Bytes per parameter
 #
 # Return the bytes per parameter as a dict: `{"weights": ..., "masters": ..., "gradients": ..., "state": ...}`, each an `int`,
-# and 0 for what there is not.
-# The moment is after the backward pass and just before the optimizer's step, in a run that has made steps before: gradients are
-# there, and so is the optimizer's state. The graph and autocast's copies are gone.
+# and 0 for what there is not. The moment is after the backward pass and just before the optimizer's step, in a run that has
+# made steps before: gradients are there, and so is the optimizer's state. The graph and autocast's copies are gone.
 #
 # | `regime` | |
 # |---|---|
@@ -296,12 +295,12 @@ check("8.2", training_bytes_per_parameter)
 #
 # ## What a Tensor Core does
 #
-# Now to time. The notes say that a Tensor Core computes "64 FP16 matrix products per clock". **Guess first:** is that too much or
-# too little, and by what factor? And is it the same today?
+# Now to time. The notes say that a Tensor Core computes "64 FP16 matrix products per clock". **Guess first:** is that too much
+# or too little, and by what factor? And is it the same today?
 #
 # A data sheet gives a peak in FLOP/s, floating-point operations per second, and two of them, a multiplication and an addition,
 # are one *fused multiply-add*. So a peak, the number of Tensor Cores and the clock tell what each core does per clock. (Cores
-# and clocks are from NVIDIA's white papers on the A100 and the H100.)
+# and clocks are from NVIDIA's papers on these architectures.)
 
 # %%
 cores_and_clock = {"V100": (640, 1.53e9), "A100": (432, 1.41e9), "H100": (528, 1.83e9)}
@@ -316,9 +315,9 @@ expected = {"V100": 64, "A100": 256, "H100": 512}
 assert all(abs(per_clock[name] / expected[name] - 1) < 0.03 for name in expected)
 
 # %% [markdown]
-# **What you saw.** 64 fused multiply-adds, which are *one* product of two 4 × 4 matrices: the notes are wrong by a factor of 64.
-# And that was Volta (the V100), and Turing after it. A Tensor Core of an A100 does four times as much per clock, one of an
-# H100 eight times.
+# **What you saw.** 64 fused multiply-adds, which are *one* product of two 4 × 4 matrices: the notes are wrong by a factor of
+# 64. And that was Volta (the V100), and Turing after it. A Tensor Core of an A100 does four times as much per clock, one of an
+#     H100 eight times.
 #
 # So "performance doubles"? Compare the peaks, all of them dense (data sheets like to print the double, for matrices of which
 # half is zero):
@@ -482,8 +481,8 @@ check("8.4", attainable_speedup)
 # %% [markdown]
 # And a whole training step? `count_flops` lists the operators of a forward and a backward pass, with their FLOPs and the bytes
 # that they move. Give each the time that the roof allows, and add up. That is a bound and no forecast: real kernels stay below
-# the roof, and to start them takes time as well. **Guess first:** how much faster can AMP make the small transformer on an
-# A100, at most? And one that is four times as wide? And if the products were TF32 before?
+# the roof, and to start them takes time as well. **Guess first:** how much faster can AMP make one block of the transformer
+# above on an A100, at most? And one that is four times as wide? And if the products were TF32 before?
 
 
 # %%
@@ -579,24 +578,25 @@ for width in (16, 1024):
 # `FP32 (again)` is the A/A: it should be 1, and is not quite. Is the small network slower with 16 bits, where you are? It is
 # nearly everywhere. Count what AMP has changed in it:
 
-# %%
+# %% tags=["nbval-ignore-output"] reason="the number of operators depends on PyTorch"
 small = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 10)).to(device)
-points = torch.randn(128, 16, device=device), torch.randint(10, (128,), device=device)
-calls, casts = {}, {}
-for dtype in (None, torch.float16):
+few = torch.randn(128, 16, device=device), torch.randint(10, (128,), device=device)
+calls, copies = {}, {}
+for dtype in (torch.float32, torch.float16):
     kind = {"dtype": dtype, "device_type": "cuda"}
-    rows = measure.count_flops(small, cross_entropy, points, **kind).rows
+    rows = measure.count_flops(small, cross_entropy, few, **kind).rows
     calls[dtype] = sum(row.calls for row in rows)
-    casts[dtype] = sum(row.calls for row in rows if row.operator == "_to_copy")
-    print(f"{dtype!s:14} {calls[dtype]} operators are started, {casts[dtype]} are casts")
+    copies[dtype] = sum(row.calls for row in rows if row.operator == "_to_copy")
+    print(f"{dtype!s:14} {calls[dtype]} operators, {copies[dtype]} of them casts")
 
 # %%
-assert casts[None] == 0 < casts[torch.float16]
-assert calls[torch.float16] > 1.5 * calls[None]
+assert copies[torch.float32] == 0
+assert calls[torch.float16] - copies[torch.float16] == calls[torch.float32]
+assert calls[torch.float16] > 1.5 * calls[torch.float32]
 
 # %% [markdown]
-# **What you saw.** A cast is an operator, and AMP nearly doubles the number of operators here. To start one takes longer than to
-# compute a few numbers, so the small network spends its time on starting them, and no Tensor Core can win that back.
+# **What you saw.** A cast is an operator, and AMP nearly doubles the number of operators here. To start one takes longer than
+# to compute a few numbers, so the small network spends its time on starting them, and no Tensor Core can win that back.
 #
 # The large one depends on where you are. A GPU with Tensor Cores should win here, and a CPU with matrix units for BF16 can. On
 # a CPU without them, 16 bits are slower there, too, often by far. (That is why these lessons compute FP16 products on a CPU in
@@ -606,7 +606,7 @@ assert calls[torch.float16] > 1.5 * calls[None]
 #
 # Now climb, one rung at a time: FP32 with both TF32 switches off; TF32; FP16 and BF16 autocast; an optimizer that does its step
 # in one kernel (`fused=True`); `torch.compile`, which makes one kernel of several operators that wait for memory. This is what
-# your machine makes of it, and it says which rungs it lacks, and why:
+# your machine makes of it, which rungs it lacks, and why. (The word at the end of a line says what computes the format here.)
 
 # %% tags=["nbval-ignore-output"] reason="measured"
 here = measure.ladder(device)
@@ -643,9 +643,9 @@ assert stored is None or stored.device_type == "cuda"
 # batches, `torch.compile`. Is your FP32 TF32 already? Are the shapes multiples of 8? Is most of the time in operators that wait
 # for memory? At most 2 there; `torch.compile` joins them.
 #
-# **"I switched AMP on and memory is the same."** Weights, gradients and Adam are most of it: use fewer bytes for *them* (shard
-# them, or another optimizer), or let activations be computed again (`torch.utils.checkpoint`). If activations are most of it,
-# look which stay FP32.
+# **"I switched AMP on and memory is the same."** Weights, gradients and Adam are most of it: use fewer bytes for *them* (spread
+# them over several GPUs, or take another optimizer), or let activations be computed again (`torch.utils.checkpoint`). If
+# activations are most of it, look which stay FP32.
 #
 # **What to do with the gain.** A larger batch is how half-size activations turn into speed: more rows per weight, more
 # arithmetic per byte.
@@ -658,7 +658,8 @@ assert stored is None or stored.device_type == "cuda"
 # - AMP halves what operators of the FP16 list keep for backward. Weights, gradients and optimizer state stay FP32: 16 bytes per
 #   parameter with Adam. FP16 copies of weights come on top, so a step with little data per weight needs *more*.
 # - A Tensor Core of Volta or Turing does 64 multiply-adds per clock, one 4 × 4 product; later ones do more.
-# - Speed: at most the ratio of the peaks where arithmetic decides, at most 2 where memory does, less than 1 where neither does.
+# - Speed: at most the ratio of the peaks where arithmetic decides, at most 2 where memory does, often below 1 where neither
+#   does.
 # - Ask which FP32. TF32 is off for matrix products and on for cuDNN's convolutions.
 # - Warm up, wait for the GPU, interleave, take the median, and time the same thing against itself.
 #

@@ -40,6 +40,7 @@ from amp_lab import Trainer, watch
 from amp_lab.autocast import emulate
 from amp_lab.course import check, hint, quiz, solution
 from amp_lab.course.lessons.l09.claims import claim_list
+from amp_lab.course.lessons.l09.comparing import dev_losses, draw_runs, table
 from amp_lab.course.lessons.l09.machines import MACHINES
 from amp_lab.course.lessons.l09.reviewed import LAUNCH, TRAINER
 from amp_lab.train.checkpoint import Checkpoints
@@ -71,7 +72,7 @@ print(TRAINER)
 # **Guess first:** you call `trainer.train(loader)` with the digits, on one machine, in one process. What happens first: an
 # error, a loss that falls, or a loss that stands still?
 #
-# Where a cell below changes a line of it, it says so.
+# `their_trainer` makes one. Given pairs of old and new, it puts the new words in the place of the old ones.
 
 # %%
 images, labels = (tensor.to(device) for tensor in digits())
@@ -109,9 +110,13 @@ assert [type(each) for each in raised] == [AttributeError, ValueError]
 assert "process group" in str(raised[1])
 
 # %% [markdown]
-# **What you saw.** Two errors, one behind the other. `train_sampler=None` is the default, and the default cannot be used. With
-# that line gone, `barrier()` asks for a process group that a single process has no need of. With several processes it is no use
-# either: DDP's `backward()` makes all of them wait for each other anyway, so the line buys a wait in every step.
+# **What you saw.** Two errors, one behind the other. A sampler is for several processes: it deals the samples out to them.
+# `train_sampler=None` is the default, and the default cannot be used. With that line gone, `barrier()`, at which processes wait
+# for each other, asks for a process group, and a single process has none.
+#
+# On several GPUs, each has a process (a *rank*) with its own part of the data, and `DistributedDataParallel` (DDP, lesson 10)
+# averages the gradients of all ranks while `backward()` runs. For that they wait for each other anyway. So the barrier is no
+# use there either: it buys one more wait in every step.
 #
 # Those faults are kind: they speak. With both lines gone, it trains:
 
@@ -230,8 +235,8 @@ assert off.state_dict() == {}
 assert off.get_scale() == 1.0
 
 # %% [markdown]
-# **What you saw.** They do nothing, and `step` calls the optimizer. One line of code, three precisions. (Mind the last number:
-# a disabled scaler never skips, so an infinite gradient in BF16 or FP32 goes into the weights, unless somebody looks.)
+# **What you saw.** They do nothing, and `step` calls the optimizer. One loop, three precisions. (Mind what is missing, too: a
+# disabled scaler never skips, so an infinite gradient in BF16 or FP32 goes into the weights, unless somebody looks.)
 #
 # The other thing that a step needs to know is how large it is. With accumulation, a step is a *window* of micro-batches, and
 # the last window of an epoch is often a ragged one. **Guess first:** three micro-batches of 64, 64 and 16 images. Add up the
@@ -272,9 +277,9 @@ assert off_by["shares"] < 1e-3
 # `window` is a list of pairs (inputs, targets): the micro-batches of one step, at least one, of any sizes. Make **one** step of
 # the mean loss of all samples; `loss_function` gives the mean over the samples that it gets.
 #
-# - One micro-batch after the other: memory is for one graph.
-# - `dtype` is `torch.float16`, `torch.bfloat16`, or `torch.float32`, which means no autocast at all. `scaler` is a
-#   `GradScaler`; with BF16 and FP32 it is disabled.
+# - One micro-batch after the other: memory is for one graph. What the gradients hold from before must not count.
+# - `dtype` is `torch.float16`, `torch.bfloat16`, or `torch.float32`, which means no autocast at all. Autocast is for the device
+#   of the inputs, `inputs.device.type`. `scaler` is a `GradScaler`; with BF16 and FP32 it is disabled.
 # - Clip the true gradients to `max_norm`. The scheduler moves with every step that really happens, and with no other.
 # - FP16 gradients that overflow while the loss is finite are the scaler's business: the step is skipped, the scale falls.
 # - If the loss of any micro-batch is not finite, or if a gradient is not finite and no scaler is enabled to notice: raise
@@ -331,14 +336,14 @@ print(inspect.getsource(loop.backward))
 print(inspect.getsource(loop.clip))
 
 # %% [markdown]
-# - **A trainer, a window.** The class at the top had one micro-batch and one branch for each precision. Here a window may have
-#   any number of parts, and no `if` asks for a precision.
+# - **A trainer, a window.** The class at the top had one micro-batch and two branches. Here a window may have any number of
+#   parts, and no `if` asks for a precision.
 # - **`zero_grad` comes first**, so whatever the last step left behind, infinities above all, is gone.
 # - **`backward`**: only the forward pass and the loss are in the region. `trainer.autocast` was made once; for FP32 it is a
 #   context that does nothing. The part of the loss is its share of the samples: 9.1's.
-# - **`loss`** is a Python number: here the CPU waits for the GPU, once per step. That is the price of noticing at once.
+# - **`loss`** is a Python number: in `mean` the CPU waits for the GPU, once per step. That is the price of noticing at once.
 # - **Not finite?** Before anything is written. A loss that is not finite no scale can cure. A norm that is not finite is the
-#   scaler's business, if there is one.
+#   scaler's business, if there is one. `refused` raises an error, or does what else you have asked for.
 # - **`clip`** unscales first. Without `clip_norm` nobody measures a norm, and nothing is spent on it. (Then nobody notices an
 #   infinite gradient in BF16 or FP32 either: `clip_norm=math.inf` measures, and never clips.)
 # - **The scale has fallen**: then there was no step, and the schedule must not move. With a disabled scaler it is 1.0 on both
@@ -359,9 +364,10 @@ for machine in MACHINES:
         print(f"{machine.name:24}{machine.says_bf16!s:12}{machine.bf16}")
 
 # %% [markdown]
-# **What you saw.** All of them say True. The question counts emulation: BF16 tensors work there, and are computed in FP32
-# units, with casts on top. Ask `torch.cuda.is_bf16_supported(including_emulation=False)`, or look at what the device has, as
-# `amp-lab doctor` does.
+# **What you saw.** All of them say True. (None of them sits here: the first column follows PyTorch's code, which says True as
+# soon as a BF16 tensor can be made; the second is what `amp_lab.device` knows of each.) So emulation counts: BF16 tensors work,
+# and are computed in FP32 units, with casts on top. Ask `torch.cuda.is_bf16_supported(including_emulation=False)`, or look at
+# what the device has, as `amp-lab doctor` does.
 #
 # ### Exercise 9.2 · Choose a precision
 #
@@ -422,6 +428,8 @@ assert len(history.steps) == 4 * len(train_loader)
 assert history.epochs[-1].dev_loss < 0.5 * history.epochs[0].train_loss
 
 # %% [markdown]
+# The precision is that of the rule in 9.2. `epochs=4` means four in all: called again with `epochs=6`, `fit` makes two more.
+#
 # The history is a record per step and one per epoch, and it draws itself. Here it is for FP16, with an accumulation of two, a
 # clipped norm, a metric, and a scaler that starts far too high.
 
@@ -458,6 +466,10 @@ assert len(history.steps) == 10 * math.ceil(len(train_loader) / 2)
 assert history.epochs[-1].metrics["accuracy"] > 0.8
 
 # %% [markdown]
+# **What you saw.** Each cross is a step that was skipped, until the scale was small enough (lesson 05). The black line is the
+# loss of each step, the dots are the dev loss at the end of each epoch, and where they part, the model does better on images
+# that it has seen.
+#
 # What does it do where the class at the top did nothing? Three things take more than a line: a process that dies, the look at
 # the dev set, and a number that is not finite.
 #
@@ -467,8 +479,8 @@ assert history.epochs[-1].metrics["accuracy"] > 0.8
 # first:** which of these does a run need in order to go on as if nothing had happened: the weights, the optimizer's momentum,
 # the scale, the scheduler, the number of the step, the order of the batches, the random numbers of dropout?
 #
-# All of them, if the numbers are to be the same. This script trains with all of them. It is a text here, so that a process of
-# its own can run it, and die.
+# All of them, if the numbers are to be the same; and if one is forgotten, no error says so. This script uses all of them. It is
+# a text here, so that a process of its own can run it, and die.
 
 # %%
 SCRIPT = """
@@ -521,7 +533,8 @@ print("newest checkpoint:", kept.load()["step"], "steps")
 
 # %% [markdown]
 # The process is dead, in the middle of the second epoch, at step 18; the newest checkpoint is some steps old. Now two runs: one
-# that nobody disturbs, and one that goes on from the dead one's folder. **Guess first:** how far are their weights apart?
+# that nobody disturbs, and one that goes on from the dead one's folder. The steps after the checkpoint are done once more.
+# **Guess first:** with the same batches as before, and the same dropout? And how far apart are the weights at the end?
 
 # %%
 undisturbed = names["train"](folder / "undisturbed")
@@ -543,8 +556,8 @@ assert all(same.values())
 assert len(resumed.history.steps) == 36
 
 # %% [markdown]
-# **What you saw.** Not far: not at all. The losses of the steps that were done twice are the same as well, so nobody who looks
-# at the history can tell where the process died. That is a test that you can run on your own Trainer, and most fail it.
+# **What you saw.** Not far: not at all. All 36 losses are the same, those after the checkpoint as well, so nobody who looks at
+# the history can tell where the process died. That is a test for your own Trainer, too: kill, resume, compare.
 #
 # What does it take? To know the *place*: which batches of this epoch were taken, and the random numbers with which the epoch
 # began, so that the same order is drawn again. To save at a moment when nothing is half done: after the step, after `update`,
@@ -576,7 +589,7 @@ assert isinstance(left, str)
 
 # %% [markdown]
 # **What you saw.** None: the old one is overwritten before the new one is there. And that is an exception, which is gentle; a
-# power cut may lose what was written minutes ago, unless `fsync` has brought it to the disk.
+# power cut may lose what was written seconds ago, unless `fsync` has brought it to the disk.
 #
 # ### Exercise 9.3 · A file that is whole or not there
 #
@@ -589,8 +602,8 @@ assert isinstance(left, str)
 #   one move (`os.replace`). If something fails, the error is passed on, and no half-written file is left over. Saving changes
 #   nothing in the run.
 # - `load()` brings all of it back. The file may come from a machine with a GPU to one without (`map_location`), and it may come
-#   from a stranger: `weights_only=True`. If the file lacks one of `parts`, or has one that `parts` lacks, raise `KeyError` with
-#   its name in the message, before anything is changed.
+#   from a stranger, and an unpickled file can run code: `weights_only=True`. If the file lacks one of `parts`, or has one that
+#   `parts` lacks, raise `KeyError` with its name in the message, before anything is changed.
 
 
 # %%
@@ -638,8 +651,8 @@ check("9.3", RunFile)
 # solution("9.3")
 
 # %% [markdown]
-# `amp_lab.train.checkpoint` does that, and what a longer life teaches: it keeps the last few and the best, checks sums of what
-# it reads, falls back to the one before if the newest is broken, and refuses a folder that holds another run.
+# `amp_lab.train.checkpoint` does that, and what a longer life teaches: it keeps the last few and the best, compares a checksum
+# of what it reads, falls back to the one before if the newest is broken, and refuses a folder that holds another run.
 #
 # ## Looking at the dev set
 #
@@ -679,9 +692,10 @@ assert 4 < in_fp32 / nexts.numel() < 5
 assert abs(sum(means) / 4 - true_mean) > 0.02 * true_mean
 
 # %% [markdown]
-# **What you saw.** 19,200 losses of more than 4 are more than 76,800, and FP16 ends at 65,504: the dev loss is infinite, of a
-# model that has nothing. In the second loop each of the last three images counts as much as 39 others. Outputs in FP32 before
-# any loss or metric, sums in Python's floats, weights by samples.
+# **What you saw.** 19,200 losses of more than 4 on average are more than 76,800, and FP16 ends at 65,504: the dev loss is
+# infinite, and nothing is wrong with the model. (In the autocast region, CUDA would have computed this loss in FP32. It does
+# not know a metric of your own.) In the second loop each of the last three images counts as much as 39 others. Outputs in FP32
+# before any loss or metric, sums in Python's floats, weights by samples.
 #
 # And the model should be as it was: dropout and batch norm back in training, but not the layers that you had frozen in
 # evaluation mode by hand.
@@ -691,7 +705,7 @@ assert abs(sum(means) / 4 - true_mean) > 0.02 * true_mean
 # Return a dict of Python floats: `"loss"`, and each name of `metrics`, a dict from names to functions.
 #
 # - `loss_function(outputs, targets)` and the metrics are called with outputs in FP32, and give the mean over the samples that
-#   they get. The result is the mean over *all* samples.
+#   they get: `len(inputs)` of them. The result is the mean over *all* samples.
 # - The forward pass runs under autocast of `dtype` (as in 9.1: `torch.float32` means none), in evaluation mode, without a
 #   graph.
 # - Afterwards the model is as before: each module in the mode that it was in, also if an error comes in between.
@@ -736,19 +750,33 @@ check("9.4", evaluate)
 #
 # An overflow of *gradients* is daily business: the scaler skips the step. A *loss* that is not finite is another matter: no
 # scale cures it (lesson 07). One pixel of one image of the training set is NaN. **Guess first:** with a scaler and FP16, what
-# would the class at the top of this page do with it, and what does it say?
+# does the class at the top of this page do with it, and what does it say? An epoch has 23 steps, and the image is in the
+# eleventh.
 
 # %%
 broken = images[:1440].clone()
 broken[700, 20] = math.nan
-broken_set = TensorDataset(broken, labels[:1440])
+broken_loader = DataLoader(TensorDataset(broken, labels[:1440]), batch_size=64)
+theirs, made = their_trainer(no_sampler, no_barrier), []
+theirs.optimizer.register_step_post_hook(lambda *_: made.append(1))
+theirs.train(broken_loader)
+print(f"{len(made)} of {len(broken_loader)} steps were made")
+
+# %%
+assert len(made) == 700 // 64
+
+# %% [markdown]
+# It skips that step and, since nothing takes the NaN out of the gradients, every step after it. And says nothing. The Trainer
+# of `amp_lab`:
+
+# %%
 model = digit_classifier()
 opt = torch.optim.SGD(model.parameters(), lr=0.2)
 settings = {"precision": "fp16", "device": device, "progress": False}
 trainer = Trainer(model, F.cross_entropy, opt, **settings)
 caught = None
 try:
-    trainer.fit(DataLoader(broken_set, batch_size=64), epochs=1)
+    trainer.fit(broken_loader)
 except NonFiniteLoss as error:
     caught = error
 
@@ -761,10 +789,9 @@ assert caught.report.cause == "nan-in-data"
 assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 # %% [markdown]
-# **What you saw.** The class skips that step and, since nothing takes the NaN out of the gradients, every step after it, and
-# says nothing. The Trainer stops before anything is written, and asks `find_overflow` about that very batch. The weights are
-# those before the step. If you would rather go on: `on_nonfinite="skip"` counts such steps in the history, `"stop"` ends the
-# run in peace.
+# **What you saw.** It stops before anything is written, and asks `find_overflow` about that very batch. The weights are those
+# before the step. (Steps and epochs are counted from 0.) If you would rather go on: `on_nonfinite="skip"` counts such steps in
+# the history, `"stop"` ends the run in peace.
 #
 # ## Do they train equally well?
 #
@@ -799,57 +826,8 @@ def train_once(make, data, precision, seed, *, lr, batch_size, epochs, train_siz
 
 
 # %%
-def dev_losses(runs):
-    """Of each run the dev loss after each epoch: (seeds, epochs)."""
-    return torch.tensor([[each.dev_loss for each in run.epochs] for run in runs])
-
-
-# %%
-LOOKS = (("-", "blue"), ("--", "orange"), (":", "green"))
-
-
-def draw_curves(axes, found, curves_of, xlabel):
-    for (name, runs), (line, colour) in zip(found.items(), LOOKS, strict=True):
-        curves, colour = curves_of(runs), COLOURS[colour]
-        places = range(1, curves.shape[1] + 1)
-        axes.plot(places, curves.mean(0), line, color=colour, label=name.upper())
-        low, high = curves.amin(0), curves.amax(0)
-        axes.fill_between(places, low, high, color=colour, alpha=0.12)
-    axes.set(xlabel=xlabel, title="mean, and from best to worst seed")
-    axes.legend(frameon=False)
-
-
-# %%
-def draw(found, curves_of, xlabel, ylabel):
-    _, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    draw_curves(left, found, curves_of, xlabel)
-    left.set_ylabel(ylabel)
-    left.locator_params("x", integer=True)
-    ends = torch.stack([dev_losses(runs)[:, -1] for runs in found.values()])
-    right.set_prop_cycle(color=list(COLOURS.values()))
-    right.plot([name.upper() for name in found], ends, "o-", markersize=4)
-    right.set(ylabel="dev loss at the end", title="a line for each seed")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    plt.show()
-
-
-# %%
-def table(found):
-    print("       dev loss      std   accuracy   minus FP32, seed by seed")
-    fp32 = dev_losses(found["fp32"])[:, -1]
-    for name, runs in found.items():
-        last = dev_losses(runs)[:, -1]
-        apart = ", ".join(f"{each:+.4f}" for each in (last - fp32).tolist())
-        apart = "" if name == "fp32" else apart
-        right = sum(run.epochs[-1].metrics["accuracy"] for run in runs) / len(runs)
-        mean, std = last.mean(), last.std()
-        print(f"{name.upper()}   {mean:8.4f} {std:8.4f} {right:10.3f}   {apart}")
-
-
-# %%
 def within_noise(found):
-    """Whether no precision's mean is further from FP32's than one seed from another."""
+    """Whether each precision's mean is less than one std over seeds from FP32's."""
     last = {name: dev_losses(runs)[:, -1] for name, runs in found.items()}
     fp32 = last["fp32"]
     return all(abs(each.mean() - fp32.mean()) < fp32.std() for each in last.values())
@@ -863,7 +841,7 @@ def within_noise(found):
 print(emulate.cuda_autocast().start())
 
 # %% [markdown]
-# First the digits, five seeds.
+# First the digits, five seeds. `std` is the standard deviation over the seeds: the noise.
 
 # %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
 digits_found = {
@@ -876,10 +854,11 @@ digits_found = {
     ]
     for precision in PRECISIONS
 }  # fmt: skip
-table(digits_found)
+print(table(digits_found))
 
 # %%
-draw(digits_found, dev_losses, "epoch", "dev loss")
+draw_runs(digits_found, by="epoch", loss="dev loss")
+plt.show()
 
 # %% [markdown]
 # And a transformer that reads text: attention, softmax, layer norm, embeddings; three seeds. The text is the manual that Python
@@ -901,15 +880,11 @@ text_found = {
     ]
     for precision in PRECISIONS
 }  # fmt: skip
-table(text_found)
-
+print(table(text_found))
 
 # %%
-def losses_of_steps(runs):
-    return torch.tensor([run.losses for run in runs])
-
-
-draw(text_found, losses_of_steps, "training step", "loss per character")
+draw_runs(text_found, by="step", loss="training loss per character")
+plt.show()
 
 # %%
 assert within_noise(digits_found)
@@ -922,9 +897,9 @@ assert dev_losses(text_found["fp16"])[:, -1].max() < 3.2  # ln 96 = 4.6 is guess
 
 # %% [markdown]
 # **What you saw.** The curves lie on each other, and the lines on the right are flat: up and down is luck, left to right is
-# precision. With the same seed, the precisions end closer to each other than two seeds do in FP32. So on these two tasks a
-# difference between precisions, if there is one, is smaller than what luck does; more than that nobody can say from these runs,
-# and to say it of your own task, you need your own seeds.
+# precision. With the same seed, the precisions end closer to each other than the best and the worst seed do in FP32. So on
+# these two tasks a difference between precisions, if there is one, is smaller than what luck does; more than that nobody can
+# say from these runs, and to say it of your own task, you need your own seeds.
 #
 # Two things to keep. Compare seed by seed, since the seed's own luck is then in both numbers. And never compare a single run
 # with a single run.
@@ -939,7 +914,9 @@ print(LAUNCH)
 # %% [markdown]
 # **Guess first:** `model` was made at the top of the script. What does `model.cuda()` do in the worker?
 #
-# Let us start it with one rank, on a CPU (so "gloo" in place of "nccl", no `set_device`), and a port that is free.
+# Let us start it with one rank, on a CPU. So "gloo", by which processes talk on CPUs, stands in place of "nccl", which is for
+# GPUs, and `set_device` is left out. Where the processes meet is a *port*, 12345. First we take another one, on which somebody
+# listens already; then the same port, free.
 
 # %%
 with socket.socket() as other_run:  # as if another run had it
@@ -981,7 +958,8 @@ assert "model" in str(unbound)
 # ### Exercise 9.5 · The review
 #
 # Fourteen claims about the two pieces of code. Return the letters of those that are true. Where you are not sure, try it:
-# `their_trainer` runs the class with any line changed.
+# `their_trainer` runs the class with any line changed, and a `torch.utils.data.DistributedSampler` with `num_replicas=2,
+# rank=0` can be looked at in one process.
 
 # %%
 Markdown(claim_list())

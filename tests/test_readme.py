@@ -61,7 +61,7 @@ def test_the_example_of_an_x_ray_shows_casts_and_explains_an_error(capsys):
 
 
 def test_the_example_of_the_watcher_finds_what_its_comment_says(capsys, tmp_path):
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 7
     script = tmp_path / "train.py"
     script.write_text(EXAMPLES[3], encoding="utf-8")
     runpy.run_path(str(script))
@@ -78,6 +78,33 @@ def test_the_example_of_an_overflow_names_the_operator(capsys):
     assert printed.startswith("forward-overflow")
     assert "matmul in 1" in printed
     assert "no loss scale makes this batch finite" in printed
+
+
+def test_the_example_of_the_trainer_goes_on_when_it_is_run_again(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(EXAMPLES[5], "README.md", "exec"), names)
+    assert capsys.readouterr().out.startswith("History: 120 steps; after 5 epochs")
+    losses = names["history"].losses
+    assert losses[-1] < 0.5 * losses[0]
+    names = {}
+    exec(compile(EXAMPLES[5].replace("epochs=5", "epochs=6"), "README.md", "exec"), names)
+    assert names["history"].losses[:120] == losses
+    assert len(names["history"].losses) == 144
+
+
+def test_the_example_of_measuring_shows_what_autocast_halves(capsys):
+    exec(compile(EXAMPLES[6], "README.md", "exec"), {})
+    fp32, fp16 = capsys.readouterr().out.split("Memory of a training step in FP16")
+    size = r"^ *{} +([\d.]+) MiB"
+
+    def mib(name, account):
+        return float(re.search(size.format(name), account, re.MULTILINE)[1])
+
+    assert mib("weights", fp16) == mib("weights", fp32)
+    assert mib("optimizer state", fp16) == mib("optimizer state", fp32)
+    assert 0.5 < mib("activations", fp16) / mib("activations", fp32) < 0.8
+    assert mib("casts of weights", fp16) > 1
 
 
 def test_the_map_of_lessons_is_the_catalogue():

@@ -43,7 +43,7 @@ PLAN: dict[str, tuple[Planned, ...]] = {
         Planned("08", "What AMP buys", "Is it faster? By how much?"),
     ),
     "Train for real": (
-        Planned("09", "Trainer", "Can I stop it and go on?"),
+        Planned("09", "A Trainer", "Can I stop it and go on?"),
         Planned("10", "DDP + AMP", "And on several GPUs?"),
         Planned("11", "Beyond, and interviews", "What comes after FP16?"),
     ),

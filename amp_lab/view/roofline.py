@@ -82,7 +82,7 @@ def _roof(
     axes.annotate(
         f"{label}: {peak / _TERA:.4g} TFLOP/s, from {ridge:.3g} FLOP/byte on",
         (right, peak / _TERA),
-        xytext=(-4, 3),
+        xytext=(-4, 6),  # above the marks, which stand on the roof
         textcoords="offset points",
         ha="right",
         color=style["color"],

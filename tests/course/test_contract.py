@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -37,22 +39,36 @@ each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exerci
 
 def _from_the_page(exercise: Exercise, code: str) -> Any:
     """Run an exercise's cells as they stand in `code`, with the page's own imports, and return what was defined."""
-    path = ROOT / "solutions" / f"{catalog.lesson_of(exercise.id).slug}.py"
-    text = path.read_text(encoding="utf-8")
-    imports = [node for node in ast.parse(text).body if isinstance(node, (ast.Import, ast.ImportFrom))]
     namespace: dict[str, Any] = {}
-    exec(compile(ast.Module(imports, []), str(path), "exec"), namespace)
+    exec(_imports(_page(exercise)), namespace)
     exec(compile(code, f"<{exercise.id}>", "exec"), namespace)
     return namespace[exercise.function]
 
 
+def _page(exercise: Exercise) -> Path:
+    return ROOT / "solutions" / f"{catalog.lesson_of(exercise.id).slug}.py"
+
+
+@cache
+def _imports(path: Path) -> CodeType:
+    text = path.read_text(encoding="utf-8")
+    imports = [node for node in ast.parse(text).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return compile(ast.Module(imports, []), str(path), "exec")
+
+
+@cache
+def _answers(path: Path) -> dict[str, str]:
+    """Return the solution of each of a page's exercises; to read a page takes as long as many a check."""
+    text = path.read_text(encoding="utf-8")
+    return {each: source.solution_of(text, path, each) for each in source.exercise_ids(text, path)}
+
+
 def _solution(exercise: Exercise) -> str:
-    path = ROOT / "solutions" / f"{catalog.lesson_of(exercise.id).slug}.py"
-    return source.solution_of(path.read_text(encoding="utf-8"), path, exercise.id)
+    return _answers(_page(exercise))[exercise.id]
 
 
 def _stub(exercise: Exercise) -> str:
-    path = ROOT / "solutions" / f"{catalog.lesson_of(exercise.id).slug}.py"
+    path = _page(exercise)
     answers = source.read(path.read_text(encoding="utf-8"), path).answers[exercise.id]
     cells = "\n\n".join(f"# %%\n{cell.text}" for cell in answers)
     return source.blank(f'{cells}\n\n# %%\ncheck("{exercise.id}", {exercise.function})\n', path).rpartition(

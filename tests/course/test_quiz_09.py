@@ -40,15 +40,15 @@ def gradient(loss, model):
     )
 
 
-def test_a_small_micro_batch_counts_four_times():
-    model, (images, labels) = digit_classifier(), digits(144)
+def test_a_window_with_two_micro_batches_of_four_is_half_a_mean_and_the_small_one_counts_four_times():
+    model, (images, labels) = digit_classifier(), digits(60)
     losses = F.cross_entropy(model(images), labels, reduction="none")
-    thirds = sum(each.mean() for each in losses.split((64, 64, 16))) / 3
-    weights = torch.ones(144)
-    weights[128:] = 4
-    weighted = (losses * weights).sum() / weights.sum()
-    assert "four times" in right(QUIZ[1])
-    found, same, true = (gradient(loss, model) for loss in (thirds, weighted, losses.mean()))
+    quarters = sum(each.mean() for each in losses.split((48, 12))) / 4
+    weights = torch.ones(60)
+    weights[48:] = 4
+    half = (losses * weights).sum() / weights.sum() / 2
+    assert right(QUIZ[1]).startswith("Half of a mean in which the 12 count four times")
+    found, same, true = (gradient(loss, model) for loss in (quarters, half, losses.mean()))
     assert (found - same).norm() < 1e-4 * same.norm()
     assert (found - true).norm() > 0.1 * true.norm()
 

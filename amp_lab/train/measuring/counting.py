@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.module_tracker import ModuleTracker
 
 from amp_lab.train.measuring.batches import casts_of, dtype_or_none, region, scalar
 from amp_lab.train.measuring.counts import Counts, Row
+from amp_lab.train.measuring.module_names import ModulesBothWays
 from amp_lab.train.measuring.traffic import bytes_moved
 from amp_lab.watching.overflow import batch_of
 from amp_lab.watching.replaying.batches import Batch, fresh, kept
@@ -52,7 +52,7 @@ def count_flops(
         TypeError, ValueError: for arguments that cannot be, and a loss that cannot be trained on.
     """
     run = batch_of(model, loss_fn, batch, device_type=device_type, dtype=dtype_or_none(dtype))
-    operators = _Operators()
+    operators = _Operators(ModulesBothWays(dict(run.modules)))
     with kept(run), fresh(run), casts_of(run), torch.enable_grad(), operators.modules, operators:
         _run(run, operators, backward)
     return Counts(tuple(operators.rows()), operators.by_module())
@@ -69,14 +69,15 @@ def _run(run: Batch, operators: _Operators, backward: bool) -> None:
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up calls, operations and bytes for each operator, phase and dtype, and operations for each module.
 
-    It does what FlopCounterMode does, with the same formulas and the same `ModuleTracker`, which knows in backward,
-    too, whose operator runs. That one imports the compiler, which takes seconds, and counts no bytes.
+    It does what FlopCounterMode does, with the same formulas. That one imports the compiler, which takes seconds, counts
+    no bytes, and says of some operators in backward that they belong to a module that they do not belong to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: ModulesBothWays) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = "forward"
-        self.modules: Any = ModuleTracker()
+        self.modules = modules
+        self._total = 0
         self._formulas = _formulas()
         self._found: dict[tuple[str, str, torch.dtype | None], list[int]] = {}
         self._by_module: Counter[str] = Counter()
@@ -103,8 +104,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             row = self._found.setdefault((name, self.phase, _dtype(arguments, result)), [0, 0, 0])
             for place, more in enumerate((1, flops, moved)):
                 row[place] += more
-            for module in self.modules.parents:
-                self._by_module[module] += flops
+        if flops:
+            self._total += flops
+            self._by_module.update(dict.fromkeys(self.modules.running, flops))
         return result
 
     def rows(self) -> list[Row]:
@@ -113,9 +115,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return sorted(rows, key=lambda row: (-row.flops, -row.bytes))
 
     def by_module(self) -> dict[str, int]:
-        """Return operations by the path of the module; the tracker's begin with the model's class."""
-        found = {name.partition(".")[2]: flops for name, flops in self._by_module.items() if flops}
-        return {**found, "": self._by_module["Global"]}
+        """Return operations by the path of the module; "" is the whole step."""
+        return {**self._by_module, "": self._total}
 
 
 def _dtype(arguments: Sequence[Any], result: Any) -> torch.dtype | None:

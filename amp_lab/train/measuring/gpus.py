@@ -57,8 +57,16 @@ _NAMES: Final = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "
 GPUS: Final[dict[str, Gpu]] = {
     each.name: each
     for each in (
-        Gpu("V100", 125 * _T, None, None, 15.7 * _T, 900 * _G, "NVIDIA V100 data sheet, SXM2"),
-        Gpu("T4", 65 * _T, None, None, 8.1 * _T, 320 * _G, "NVIDIA T4 data sheet"),
+        Gpu(
+            "V100",
+            125 * _T,
+            None,
+            None,
+            15.7 * _T,
+            900 * _G,
+            "NVIDIA Ampere Architecture In-Depth, table of V100 SXM2 and A100",
+        ),
+        Gpu("T4", 65 * _T, None, None, 8.1 * _T, 320 * _G, "NVIDIA T4 product page"),
         Gpu("A100", 312 * _T, 312 * _T, 156 * _T, 19.5 * _T, 2039 * _G, "NVIDIA A100 data sheet, 80 GB SXM"),
         Gpu(
             "L4",
@@ -67,7 +75,7 @@ GPUS: Final[dict[str, Gpu]] = {
             60 * _T,
             30.3 * _T,
             300 * _G,
-            "NVIDIA L4 data sheet, halved: its are with sparsity",
+            "NVIDIA L4 data sheet; Tensor Cores halved, there they are with sparsity",
         ),
         Gpu(
             "H100",
@@ -76,7 +84,7 @@ GPUS: Final[dict[str, Gpu]] = {
             494.5 * _T,
             67 * _T,
             3350 * _G,
-            "NVIDIA H100 data sheet, SXM, halved: its are with sparsity",
+            "NVIDIA H100 data sheet, SXM; Tensor Cores halved, there they are with sparsity",
         ),
         Gpu(
             "H200",
@@ -85,7 +93,7 @@ GPUS: Final[dict[str, Gpu]] = {
             494.5 * _T,
             67 * _T,
             4800 * _G,
-            "NVIDIA H200 data sheet, SXM, halved: its are with sparsity",
+            "NVIDIA H200 data sheet, SXM; Tensor Cores halved, there they are with sparsity",
         ),
         Gpu(
             "RTX 3090",

@@ -6,17 +6,19 @@ long as any of them does. So storages are counted, not tensors.
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from amp_lab.train.measuring.module_names import ModuleNames
+if TYPE_CHECKING:
+    from amp_lab.train.measuring.module_names import ModuleNames
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         of_weight = function is torch.ops.aten._to_copy.default and self._is_weight(arguments[0])
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
-                self._book(tensor, str(function), of_weight)
+                self._book(tensor, str(function).removeprefix("aten.").rpartition(".")[0], of_weight)
         return result
 
     def _is_weight(self, tensor: torch.Tensor) -> bool:
@@ -88,7 +90,6 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             address, size = storage.data_ptr(), storage.nbytes()
             if address in self._known or address in self.alive or storage.device.type != self._device:
                 continue
-            operator = operator.removeprefix("aten.").rpartition(".")[0]
             self.alive[address] = Birth(
                 self._names.current, operator, tensor.dtype, tuple(tensor.shape), size, of_weight
             )
@@ -103,13 +104,23 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def storages(value: Any) -> Iterator[torch.UntypedStorage]:
-    """Yield the storages, not empty, of all tensors in lists, tuples and mappings; one may come more than once."""
-    for tensor in tree_leaves(value):
-        if isinstance(tensor, torch.Tensor):
-            for part in _dense(tensor):
-                storage = part.untyped_storage()
-                if storage.nbytes() and part.device.type != "meta":
-                    yield storage
+    """Yield the storages, not empty, of all tensors in a value (see `tensors_of`); one may come more than once."""
+    for tensor in tensors_of(value):
+        for part in _dense(tensor):
+            storage = part.untyped_storage()
+            if storage.nbytes() and part.device.type != "meta":
+                yield storage
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in lists, tuples, mappings and data classes, as deep as they may be."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif isinstance(leaf, Mapping):  # one that PyTorch does not look into, such as a Hugging Face batch
+            yield from tensors_of(list(leaf.values()))
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            yield from tensors_of([getattr(leaf, each.name, None) for each in dataclasses.fields(leaf)])
 
 
 def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

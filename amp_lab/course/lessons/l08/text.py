@@ -197,7 +197,7 @@ TRAINING = Exercise(
     },
     why=(
         "With Adam three of the regimes come to 16 bytes per parameter, and each for its own reason: `torch.amp` saves nothing here, because its weights are FP32, and masters beside FP16 weights cost "
-        "what the halves save. Only a model that is BF16 all through halves, and pays with its precision: steps that are too small are lost, as in lesson 03. What AMP saves are activations."
+        "what the halves save. Only a model that is BF16 all through halves, and pays with its precision: steps that are too small are lost, as in lesson 02. What AMP saves are activations."
     ),
 )
 

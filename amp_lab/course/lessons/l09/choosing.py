@@ -45,6 +45,13 @@ def choose_with(
 
 
 right = choose_with()
+# What no machine of today says, or none on the page: the words count, not the names of those that are known.
+_OTHERS = (
+    Machine("cuda", "a GPU that nobody knows", "unknown", "unknown", True),
+    Machine("cuda", "a GPU with vector units alone", "vector units", "vector units", True),
+    Machine("cuda", "a GPU without BF16", "tensor cores", "none", False),
+    Machine("mps", "a Mac of tomorrow", "matrix units", "matrix units", False),
+)
 # By machines and wishes, the nearest idea first.
 _MISCONCEPTIONS = (
     ("scales-bf16", choose_with(scaled=("fp16", "bf16"))),
@@ -71,7 +78,7 @@ def choose_precision(ask: Ask) -> None:
     ask.in_words = _in_words
     trials: list[tuple[Machine, str, Choice, str]] = []
     for wanted in _WISHES:
-        for machine in MACHINES:
+        for machine in (*MACHINES, *_OTHERS):
             got = ask(machine, wanted) if wanted != "auto" else ask(machine)
             trials.append((machine, wanted, _read(ask.call, got, right(machine, wanted)), ask.call))
     first = next((each for each in trials if each[2] != right(each[0], each[1])), None)
@@ -81,9 +88,18 @@ def choose_precision(ask: Ask) -> None:
         for diagnosis, choose in _MISCONCEPTIONS:
             if all(each[2] == choose(each[0], each[1]) for each in trials):
                 raise Mistake(diagnosis, **shown)
-        raise Mistake("wrong-choice", **shown)
+        raise Mistake(_of_one(wanted, got, right(machine, wanted)), **shown)
     for word in ("half", "FP16", ""):
         ask.refuses(ValueError, MACHINES[0], word)
+
+
+def _of_one(wanted: str, got: Choice, want: Choice) -> str:
+    """Return the diagnosis of one choice, where no idea explains all of them."""
+    if wanted == "auto":
+        return "wrong-choice"
+    if got[0] != want[0]:
+        return "wish-ignored"
+    return "never-scales" if want[1] else "always-scales"
 
 
 def _in_words(machine: Machine, wanted: str = "auto") -> str:

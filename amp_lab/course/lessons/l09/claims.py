@@ -14,7 +14,7 @@ class Claim(NamedTuple):
 
 CLAIMS = {
     "A": Claim(
-        "Nothing ever sets the gradients to zero: each step is made with the sum of all batches so far.", True
+        "Nothing ever sets the gradients to zero: what one step leaves in them is there in the next.", True
     ),
     "B": Claim(
         "`scaler.update()` is called too often: it belongs to the end of an epoch.",

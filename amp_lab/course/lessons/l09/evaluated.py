@@ -23,22 +23,31 @@ class Seen(NamedTuple):
     graph: bool
 
 
+class Notes(list[Seen]):
+    """A list that a copy of its model shares: whoever evaluates a copy is seen as well."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Notes:
+        return self
+
+
 class Model(nn.Module):
     """Batch norm, dropout and a linear layer: (samples, 6) -> (samples, 4). Each call is noted in `seen`."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.seen: list[Seen] = []
+        self.seen = Notes()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + 3)
-            self.norm, self.drop, self.last = nn.BatchNorm1d(IN), nn.Dropout(0.5), nn.Linear(IN, OUT)
+            # Parts of a part: to put the mode of the outer one back wakes the inner ones, too.
+            self.first = nn.ModuleDict({"norm": nn.BatchNorm1d(IN), "drop": nn.Dropout(0.5)})
+            self.last = nn.Linear(IN, OUT)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (samples, 4) scores, in the dtype of the linear layer."""
         on = torch.is_autocast_enabled(x.device.type)
         dtype = torch.get_autocast_dtype(x.device.type) if on else None
         modes = [name or "the model" for name, each in self.named_modules() if each.training]
-        outputs: torch.Tensor = self.last(self.drop(self.norm(x)))
+        outputs: torch.Tensor = self.last(self.first["drop"](self.first["norm"](x)))
         self.seen.append(Seen(len(x), modes[0] if modes else "", dtype, outputs.requires_grad))
         return outputs
 

@@ -74,7 +74,7 @@ def _set_up(case: Case) -> tuple[Model, Batches]:
     model = Model(case.seed).to(DEVICE)
     model.train(case.training)
     if case.frozen:
-        model.norm.eval()
+        model.first["norm"].eval()
     return model, batches(case.sizes, case.size, case.seed)
 
 
@@ -145,7 +145,13 @@ def _expect_forwards(call: str, model: Model, case: Case) -> None:
 def _expect_looks(call: str, looks: Looks) -> None:
     for dtype in looks.dtypes:
         if dtype != torch.float32:
-            raise Mistake("sixteen-bit-metrics", call=call, got=f"`{dtype}`", want="`torch.float32`")
+            wide = dtype == torch.float64
+            raise Mistake(
+                "wide-metrics" if wide else "sixteen-bit-metrics",
+                call=call,
+                got=f"`{dtype}`",
+                want="`torch.float32`",
+            )
 
 
 def _expect_means(call: str, got: Any, case: Case) -> None:

@@ -16,9 +16,11 @@ class Faults(NamedTuple):
     share: str = (
         "samples"  # "batches": 1 / number of micro-batches, "whole": none, "all": 1 / number of samples
     )
-    clip: str = "true"  # "scaled": before unscaling, "each": in the loop, "never"
+    clip: str = "true"  # "scaled": before unscaling, "each": in the loop, "values": number by number, "never"
     zero: str = "first"  # "never", "each": in the loop, "last": after the step
-    schedule: str = "real"  # "always", "never", "same": only if the scale stays
+    schedule: str = (
+        "real"  # "always", "never", "same": only if the scale stays, "early": before the optimizer
+    )
     scaler: str = "used"  # "no update", "passed by": `optimizer.step()`
     which: str = "every"  # "first", "last": one micro-batch alone
 
@@ -37,7 +39,9 @@ def step_with(faults: Faults = Faults()) -> Step:  # noqa: B008 - a tuple, never
         max_norm: float,
     ) -> float:
         def clip() -> torch.Tensor:
-            limit = max_norm if faults.clip != "never" else torch.inf
+            if faults.clip == "values":
+                torch.nn.utils.clip_grad_value_(model.parameters(), max_norm)
+            limit = max_norm if faults.clip not in ("never", "values") else torch.inf
             return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
 
         window = {"every": window, "first": window[:1], "last": window[-1:]}[faults.which]
@@ -59,9 +63,11 @@ def step_with(faults: Faults = Faults()) -> Step:  # noqa: B008 - a tuple, never
             clip()
         if faults.clip not in ("scaled", "each"):
             scaler.unscale_(optimizer)
-        norm = clip() if faults.clip in ("true", "never") else torch.tensor(0.0)
+        norm = clip() if faults.clip in ("true", "never", "values") else torch.tensor(0.0)
         if not scaler.is_enabled() and not norm.isfinite():
             raise FloatingPointError
+        if faults.schedule == "early":
+            scheduler.step()
         before = scaler.get_scale()
         if faults.scaler == "passed by":
             optimizer.step()
@@ -70,7 +76,13 @@ def step_with(faults: Faults = Faults()) -> Step:  # noqa: B008 - a tuple, never
         if faults.scaler != "no update":
             scaler.update()
         after = scaler.get_scale()
-        moves = {"real": after >= before, "always": True, "never": False, "same": after == before}
+        moves = {
+            "real": after >= before,
+            "always": True,
+            "never": False,
+            "early": False,
+            "same": after == before,
+        }
         if moves[faults.schedule]:
             scheduler.step()
         if faults.zero == "last":

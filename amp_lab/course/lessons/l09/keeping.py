@@ -42,6 +42,7 @@ def run_file(ask: Ask) -> None:
         _replaced(ask, next(places))
         for fails, words in _FAILURES:
             _failing(ask, next(places), fails, words)
+        _named_alike(ask, next(places), next(places))
         for saved, loaded in ((_ALL[:2], _ALL), (_ALL, _ALL[:3]), (("average",), ("model",))):
             _unlike(ask, next(places), saved, loaded)
         _from_a_gpu(ask, next(places))
@@ -114,6 +115,48 @@ def _load_and_draw(keeper: Any) -> dict[str, Any]:
     return draw()
 
 
+def _draw_load_and_draw(keeper: Any, drawn: list[dict[str, Any]]) -> None:
+    """Add the random numbers that come next without loading, and those that come next, also after an error."""
+    for load in (lambda: None, keeper.load):
+        torch.manual_seed(12)
+        random.seed(12)
+        try:
+            load()
+        finally:
+            drawn.append(draw())
+
+
+def _named_alike(ask: Ask, path: Path, other: Path) -> None:
+    """Save and load parts that have the very names under which their code keeps things in the file."""
+    ask.run(_keeper(ask, path, make_parts(12, _ALL)).save)
+    saved = torch.load(path, weights_only=True, map_location="cpu")
+    keys = (
+        [each for each in saved if isinstance(each, str) and each not in _ALL]
+        if isinstance(saved, dict)
+        else []
+    )
+    names = dict(zip(keys, ("average", "model", "optimizer", "scheduler", "scaler"), strict=False))
+    if not names:
+        return
+    whole, fresh = make_parts(13, tuple(names.values())), make_parts(14, tuple(names.values()))
+    parts, loaded = ({name: each[kind] for name, kind in names.items()} for each in (whole, fresh))
+    try:
+        ask.run(_keeper(ask, other, parts).save)
+        ask.run(_load_and_draw, _keeper(ask, other, loaded))
+    except Contained as contained:
+        if contained.fault != "exception":
+            raise
+        raise Mistake("names-collide", call=_alike(names), got=f"failed: {_line(contained.error)}") from None
+    found = first_difference(numbers_of(loaded), numbers_of(parts))
+    if found is not None:
+        got = f"gave {found['place']} as {found['got']}, not as {found['want']}"
+        raise Mistake("names-collide", call=_alike(names), got=got)
+
+
+def _alike(names: dict[str, str]) -> str:
+    return f"a run whose parts are called {', '.join(f'`{each}`' for each in names)}"
+
+
 def _expect_file(call: str, path: Path) -> None:
     if not path.is_file():
         raise Mistake("no-file", call=call, got="no file")
@@ -158,11 +201,13 @@ def _replaced(ask: Ask, path: Path) -> None:
                 got = "no file" if content is None else f"a file of {len(content)} bytes that is neither"
                 diagnosis = "gone-for-a-while" if content is None else "half-for-a-while"
                 raise Mistake(diagnosis, call=ask.call, got=got, when=f"{when} `{moment.name}`")
+    if new == old:
+        raise Mistake("not-written", call=ask.call, got="the old checkpoint")
     if kept != old or not watched.moved:
         raise Mistake("writes-in-place", call=ask.call, got="the old file was opened and written over")
     _expect_no_more(ask.call, path)
     last = watched.moved[-1]
-    if last.source.parent != path.absolute().parent:
+    if not last.source.is_relative_to(path.absolute().parent):  # a new folder in it is on the same disk
         raise Mistake(
             "other-folder", call=ask.call, got=f"another folder than `path`, `{last.source.parent}`"
         )
@@ -192,7 +237,7 @@ def _failing(ask: Ask, path: Path, fails: Literal["save", "fsync", "replace"], w
     if not isinstance(error, OSError):
         got = "no error" if error is None else _line(error)
         raise Mistake("error-swallowed", call=ask.call, got=got)
-    _expect_no_more(ask.call, path)
+    _expect_no_more(ask.call.rstrip(","), path)
 
 
 def _unlike(ask: Ask, path: Path, saved: tuple[str, ...], loaded: tuple[str, ...]) -> None:
@@ -201,10 +246,11 @@ def _unlike(ask: Ask, path: Path, saved: tuple[str, ...], loaded: tuple[str, ...
     parts = make_parts(8, loaded)
     before = numbers_of(parts)
     keeper = _keeper(ask, path, parts)
+    drawn: list[dict[str, Any]] = []
     ask.call = f"`run_file.load()` of a file with {', '.join(saved)}, in a run of {', '.join(loaded)},"
     differ = sorted(set(saved) ^ set(loaded))
     try:
-        ask.run(_load_and_draw, keeper)
+        ask.run(_draw_load_and_draw, keeper, drawn)
     except Contained as contained:
         if contained.fault != "exception" or isinstance(contained.error, NotImplementedError):
             raise
@@ -214,7 +260,7 @@ def _unlike(ask: Ask, path: Path, saved: tuple[str, ...], loaded: tuple[str, ...
         raise Mistake("missing-unnoticed" if missing else "extra-unnoticed", call=ask.call, got="no error")
     if not isinstance(error, KeyError) or not any(name in str(error) for name in differ):
         raise Mistake("not-named", call=ask.call, got=_line(error), want=f"`{differ[0]}`")
-    found = first_difference(numbers_of(parts), before)
+    found = first_difference(numbers_of(parts), before) or first_difference(drawn[1], drawn[0])
     if found is not None:
         raise Mistake("half-loaded", call=ask.call, **found)
 

@@ -41,6 +41,8 @@ def numbers_of(parts: Parts) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, part in parts.items():
         found |= dict(_flat(f"{name}", part.state_dict()))
+        if isinstance(part, nn.Module):
+            found[f"{name}.training"] = part.training
     return found
 
 

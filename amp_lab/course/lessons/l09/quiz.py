@@ -27,25 +27,25 @@ QUIZ = (
         ),
     ),
     Question(
-        "A window of three micro-batches holds 64, 64 and 16 samples. The loop calls `backward()` on each "
-        "mean loss divided by 3. What is the sum of the gradients?",
+        "The last window of an epoch has two micro-batches, of 48 and 12 samples, in place of four. The loop "
+        "calls `backward()` on each mean loss divided by 4, as ever. What is the sum of the gradients?",
         (
             Option(
-                "The mean over 144 samples: that is what accumulation is for.",
-                "It would be with three micro-batches of one size. The last window is often a ragged one.",
+                "The mean over 60 samples: that is what accumulation is for.",
+                "It would be with four micro-batches of one size. The last window is often a ragged one.",
             ),
             Option(
-                "A mean in which samples of the last one count four times.",
-                "A third of the weight for 16 samples, and a third for 64. Weigh by the share of the window.",
+                "Half of a mean in which the 12 count four times as much.",
+                "Two of four parts are there, with one weight for 48 samples and for 12. Weigh by the share.",
                 right=True,
             ),
             Option(
-                "A mean in which samples of the last one count a quarter.",
-                "The other way round: few samples share a whole third among them.",
+                "Half of a mean in which the 12 count a quarter as much.",
+                "Half is right. But few samples that share a whole part among them count for more, not less.",
             ),
             Option(
-                "The mean over 144 samples, but too large by a factor of 3.",
-                "The division by 3 has taken care of that. What is wrong is the weight of each sample.",
+                "The mean over 60 samples, but half as large as it should be.",
+                "Half is right: two of four parts are there. The weight of each sample is wrong as well.",
             ),
         ),
     ),

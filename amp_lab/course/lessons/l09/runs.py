@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, StepLR
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IN, HIDDEN, OUT = 8, 6, 3
@@ -36,6 +37,7 @@ class Scene(NamedTuple):
     max_norm: float = 1000.0
     interval: int = 1000  # clean steps after which the scale grows
     fused: bool = False
+    warm_up: bool = False  # the learning rate begins at 0
     stale: float | None = None  # what `.grad` is full of at first
     seed: int = 0
 
@@ -54,6 +56,7 @@ class Scene(NamedTuple):
         ]
         has += [f"`growth_interval={self.interval}`"] if self.interval < 1000 else []
         has += ["fused SGD"] if self.fused else []
+        has += ["a learning rate that begins at 0"] if self.warm_up else []
         has += [] if self.stale is None else [f"`.grad` full of {self.stale} before the first step"]
         return ", ".join(has)
 
@@ -84,6 +87,7 @@ class Event(NamedTuple):
     name: Literal["forward", "backward"]
     size: int
     autocast: torch.dtype | None = None
+    training: bool = True
 
 
 class Bench:
@@ -100,7 +104,9 @@ class Bench:
         self.net[2].weight.register_hook(self._spoil)  # type: ignore[operator]
         fused = True if scene.fused else None
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9, fused=fused)
-        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.8)
+        self.scheduler: LRScheduler = StepLR(self.optimizer, step_size=1, gamma=0.8)
+        if scene.warm_up:
+            self.scheduler = LambdaLR(self.optimizer, lambda step: step / 2)
         enabled = scene.precision == "FP16"
         self.scaler = torch.amp.GradScaler(
             DEVICE.type, init_scale=2.0**10, growth_interval=scene.interval, enabled=enabled
@@ -138,7 +144,8 @@ class Bench:
     def _note(self, _module: nn.Module, inputs: tuple[torch.Tensor, ...], outputs: torch.Tensor) -> None:
         kind, size = DEVICE.type, len(inputs[0])
         on = torch.is_autocast_enabled(kind)
-        self.events.append(Event("forward", size, torch.get_autocast_dtype(kind) if on else None))
+        dtype = torch.get_autocast_dtype(kind) if on else None
+        self.events.append(Event("forward", size, dtype, self.net.training))
         if outputs.requires_grad:
             outputs.register_hook(lambda _: self.events.append(Event("backward", size)))  # type: ignore[no-untyped-call]
 
@@ -198,4 +205,5 @@ def scenes() -> tuple[Scene, ...]:
         Scene("cgngc", "FP32", sizes=(1, 3, 2), seed=12),
         Scene("occoic", "FP16", sizes=(2, 3), interval=1, seed=13),
         Scene("ccoc", "FP16", sizes=(3, 3), fused=True, seed=14),
+        Scene("ccoc", "FP16", sizes=(3, 3), warm_up=True, seed=15),
     )

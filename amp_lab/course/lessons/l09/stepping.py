@@ -34,8 +34,10 @@ _MISCONCEPTIONS = (
     ("never-clears", Faults(zero="never", share="whole")),
     ("clips-scaled", Faults(clip="scaled")),
     ("clips-each", Faults(clip="each")),
+    ("clips-values", Faults(clip="values")),
     ("never-clips", Faults(clip="never")),
     ("always-schedules", Faults(schedule="always")),
+    ("schedules-early", Faults(schedule="early")),
     ("never-schedules", Faults(schedule="never")),
     ("growth-is-skip", Faults(schedule="same")),
     ("passes-by", Faults(scaler="passed by")),
@@ -160,6 +162,8 @@ def _expect_regions(trial: Trial) -> None:
         if event.name == "forward" and event.autocast != want:
             got, right_one = ("off" if each is None else f"`{each}`" for each in (event.autocast, want))
             raise Mistake("other-region", call=trial.call, got=got, want=right_one)
+        if event.name == "forward" and not event.training:
+            raise Mistake("eval-mode", call=trial.call, got="evaluation mode", want="training mode")
 
 
 def _explain(trial: Trial, found: dict[str, str]) -> None:

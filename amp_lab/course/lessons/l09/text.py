@@ -56,9 +56,17 @@ STEP = Exercise(
             "The gradients were clipped after each micro-batch. What counts is the norm of the whole sum, once it is there.",
             hint=1,
         ),
+        "clips-values": _after(
+            "Each number was clipped for itself, which turns the gradient another way. What is limited is the norm of the whole.",
+            hint=2,
+        ),
         "never-clips": _after("The gradients were not clipped.", hint=1),
         "always-schedules": _after(
             "This step was skipped, and the scheduler moved. `scaler.step` may leave the optimizer alone: the scale falls then.",
+            hint=2,
+        ),
+        "schedules-early": _after(
+            "The scheduler moved before the optimizer, so this step was made with the learning rate of the next.",
             hint=2,
         ),
         "never-schedules": _after("The scheduler was not moved.", hint=1),
@@ -109,6 +117,10 @@ STEP = Exercise(
             "In {call}, autocast was {got} during a forward pass; it should be {want}. The dtype is an argument: FP32 means no autocast, "
             "and a region without a dtype takes the device's own default.",
             hint=2,
+        ),
+        "eval-mode": Diagnosis(
+            "In {call}, the model was called in {got}; it was given in {want}. A step trains: dropout and batch norm do their work.",
+            hint=1,
         ),
         "other-batches": Diagnosis(
             "In {call}, the model was given {got} samples at a time; it should be {want}. Each micro-batch goes through the model once, by "
@@ -257,6 +269,11 @@ KEEP = Exercise(
             "During {call} there was {got} the old checkpoint nor the new one at `path` ({when}). A run that dies at that moment has no checkpoint at all.",
             hint=1,
         ),
+        "not-written": Diagnosis("After {call}, `path` holds {got}. The run has gone on since then.", hint=1),
+        "names-collide": Diagnosis(
+            "Saving and loading {call} {got}. Parts may have any name, so keep them in a dict of their own, apart from all that you add.",
+            hint=1,
+        ),
         "writes-in-place": Diagnosis(
             "In {call}, {got}. Until the last byte is written there is no whole checkpoint. Write beside it, then `os.replace`.",
             hint=1,
@@ -272,7 +289,8 @@ KEEP = Exercise(
             hint=2,
         ),
         "old-file-lost": Diagnosis(
-            "After {call} there is {got} at `path`; the old checkpoint, of {want}, should still be there.",
+            "After {call} there is {got} at `path`; the old checkpoint, of {want}, should still be there. (`shutil.move` copies where it "
+            "cannot move.)",
             hint=1,
         ),
         "error-swallowed": Diagnosis(
@@ -341,6 +359,10 @@ EVALUATE = Exercise(
         ),
         "sixteen-bit-metrics": Diagnosis(
             "In {call}, loss and metrics were given outputs as {got}; right is {want}. Sums in 16 bits round, and squares overflow beyond 65504.",
+            hint=1,
+        ),
+        "wide-metrics": Diagnosis(
+            "In {call}, loss and metrics were given outputs as {got}; right is {want}. FP64 meets functions that hold FP32 weights and fails there.",
             hint=1,
         ),
         "mode-lost": Diagnosis(
@@ -417,7 +439,7 @@ REVIEW = Exercise(
             "{call} returned a set with {got} in it, which is not the letter of a claim on this page."
         ),
         "claim-A": _claim(
-            "Look for `zero_grad`: there is none. `backward` adds, and the optimizer steps with the sum of all batches."
+            "Look for `zero_grad`: there is none. `backward` adds to what is there: without AMP, the optimizer steps with the sum of all batches."
         ),
         "claim-B": _claim(
             "`update` ends a step: it lowers the scale after an overflow, or counts a clean step. Without it the scaler refuses the next step, with a `RuntimeError`."
