@@ -12,6 +12,9 @@ LINT := $(BIN)/ruff check -q && $(BIN)/ruff format -q --check && $(BIN)/mypy
 # What takes minutes: whole notebooks, a browser, a GPU, many repetitions.
 SLOW := --ignore=tests/notebooks --ignore=tests/browser --ignore=tests/cuda --ignore=tests/soak
 
+# Two workers, kernels and browsers share the cores: a thread that waits must sleep, not spin.
+quick test: export OMP_WAIT_POLICY ?= passive
+
 help: ## list these targets
 	@awk -F ': ## ' '/^[a-z]+: ## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
 

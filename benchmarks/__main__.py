@@ -37,7 +37,7 @@ def main() -> int:
     asked = _arguments()
     if asked.table:
         return _show(asked.results, asked.into)
-    records = [_run(name, asked.quick, asked.results) for name in asked.names or COMPARISONS]
+    records = [_run(name, asked.quick, asked.results) for name in dict.fromkeys(asked.names or COMPARISONS)]
     few = "few rounds only, no numbers to quote:\n" if asked.quick else ""
     print(f"\n{few}{table(records)}")
     return 0 if all(each["met"] for one in records for each in one["findings"]) else 1
@@ -60,6 +60,10 @@ def _arguments() -> argparse.Namespace:
     unknown = [name for name in asked.names if name not in COMPARISONS]
     if unknown:
         parser.error(f"there is no comparison {unknown[0]!r}; there are {', '.join(COMPARISONS)}")
+    if asked.results.exists() and not asked.results.is_dir():
+        parser.error(f"--results {asked.results}: this is a file; give a folder")
+    if asked.table and not asked.results.is_dir():
+        parser.error(f"--results {asked.results}: there is no such folder")
     if asked.into and not asked.table:
         parser.error("--into goes with --table")
     if asked.table and (asked.names or asked.quick):
@@ -68,11 +72,15 @@ def _arguments() -> argparse.Namespace:
 
 
 def _show(folder: Path, into: Path | None) -> int:
-    text = table(newest(folder, COMPARISONS))
-    if into is None:
-        print(text)
-    else:
-        put_into(into, text)
+    try:
+        text = table(newest(folder, COMPARISONS))
+        if into is None:
+            print(text)
+        else:
+            put_into(into, text)
+    except (OSError, ValueError) as error:
+        print(f"python -m benchmarks --table: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

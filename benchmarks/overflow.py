@@ -27,7 +27,19 @@ from amp_lab.autocast.emulate import cuda_autocast
 from amp_lab.train.measure import Timings, compare
 from amp_lab.watching.overflow import find_overflow
 from benchmarks.finding import Finding, against
-from benchmarks.watching import BAR, BATCH, PEER, SMALL, STEPS, TINY, WORDS, Loop, Size, Transformer, _peer
+from benchmarks.watching import (
+    BAR,
+    BATCH,
+    PEER,
+    SMALL,
+    STEPS,
+    TINY,
+    WORDS,
+    Loop,
+    Size,
+    Transformer,
+    load_peer,
+)
 
 TRIES = 7  # of each explanation; the median counts
 
@@ -106,7 +118,7 @@ def _explanations(tries: int) -> list[Finding]:
 
 
 def _by_the_peer(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], tries: int) -> list[Finding]:
-    peer = _peer()
+    peer = load_peer()
     if peer is None:
         return []
     seconds, said = [], ""

@@ -18,11 +18,14 @@ def newest(folder: Path, order: Sequence[str]) -> list[dict[str, Any]]:
     Args:
         folder: the folder of JSON files that `benchmarks.results.write` wrote.
         order: the names of comparisons.
+
+    Raises:
+        ValueError: for a file that is damaged, or something else.
     """
     by_name: dict[tuple[str, str], dict[str, Any]] = {}
     # A name begins with its date, and the same day and machine have one file: the last one is the newest.
     for path in sorted(folder.glob("*.json")):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = _read(path)
         by_name[content["what"], content["device"]] = content
     last = len(order)
 
@@ -31,6 +34,16 @@ def newest(folder: Path, order: Sequence[str]) -> list[dict[str, Any]]:
         return order.index(name) if name in order else last, name, content["device"]
 
     return sorted(by_name.values(), key=place)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        list(_rows(content))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is no result of a benchmark ({reason}): move it away") from error
+    return content
 
 
 def table(records: Iterable[dict[str, Any]]) -> str:

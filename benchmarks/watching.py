@@ -71,7 +71,7 @@ def _timings(
     steps = {"alone": alone.step, "watched": watched.step}
     if others:
         steps[DECORATED] = again(decorated.step)
-    peer = _peer() if others else None
+    peer = load_peer() if others else None
     if peer is not None:
         debugged = Loop(dtype, size)
         peer(debugged.model)
@@ -101,7 +101,8 @@ def _repeated(step: Callable[[], object]) -> Callable[[], object]:
     return steps
 
 
-def _peer() -> Callable[[nn.Module], object] | None:
+def load_peer() -> Callable[[nn.Module], object] | None:
+    """Return the class of transformers that watches a model; None, and a line that says so, if it is not installed."""
     try:
         from transformers.debug_utils import DebugUnderflowOverflow
     except ImportError as missing:

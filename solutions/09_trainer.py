@@ -72,7 +72,7 @@ print(TRAINER)
 # **Guess first:** you call `trainer.train(loader)` with the digits, on one machine, in one process. What happens first: an
 # error, a loss that falls, or a loss that stands still?
 #
-# `their_trainer` makes one. Given pairs of old and new, it puts the new words in the place of the old ones.
+# `their_trainer` makes a Trainer of this class. Given pairs of old and new words, it replaces them in the code first.
 
 # %%
 images, labels = (tensor.to(device) for tensor in digits())
@@ -110,9 +110,9 @@ assert [type(each) for each in raised] == [AttributeError, ValueError]
 assert "process group" in str(raised[1])
 
 # %% [markdown]
-# **What you saw.** Two errors, one behind the other. A sampler is for several processes: it deals the samples out to them.
-# `train_sampler=None` is the default, and the default cannot be used. With that line gone, `barrier()`, at which processes wait
-# for each other, asks for a process group, and a single process has none.
+# **What you saw.** Two errors, one behind the other. `train_sampler` is for several processes: a `DistributedSampler` deals the
+# samples out to them. `train_sampler=None` is the default, and the default cannot be used. With that line gone, `barrier()`, at
+# which processes wait for each other, asks for a process group, and a single process has none.
 #
 # On several GPUs, each has a process (a *rank*) with its own part of the data, and `DistributedDataParallel` (DDP, lesson 10)
 # averages the gradients of all ranks while `backward()` runs. For that they wait for each other anyway. So the barrier is no
@@ -341,11 +341,13 @@ print(inspect.getsource(loop.clip))
 # - **`zero_grad` comes first**, so whatever the last step left behind, infinities above all, is gone.
 # - **`backward`**: only the forward pass and the loss are in the region. `trainer.autocast` was made once; for FP32 it is a
 #   context that does nothing. The part of the loss is its share of the samples: 9.1's.
+# - **`check_gradients`**, in the first step: an optimizer made of the wrong weights would train nothing, without a word.
 # - **`loss`** is a Python number: in `mean` the CPU waits for the GPU, once per step. That is the price of noticing at once.
 # - **Not finite?** Before anything is written. A loss that is not finite no scale can cure. A norm that is not finite is the
 #   scaler's business, if there is one. `refused` raises an error, or does what else you have asked for.
 # - **`clip`** unscales first. Without `clip_norm` nobody measures a norm, and nothing is spent on it. (Then nobody notices an
-#   infinite gradient in BF16 or FP32 either: `clip_norm=math.inf` measures, and never clips.)
+#   infinite gradient in BF16 or FP32 until the next loss is NaN, and the weights are spoilt: `clip_norm=math.inf` measures,
+#   and never clips.)
 # - **The scale has fallen**: then there was no step, and the schedule must not move. With a disabled scaler it is 1.0 on both
 #   sides, so that `if` is never true.
 #
@@ -466,9 +468,9 @@ assert len(history.steps) == 10 * math.ceil(len(train_loader) / 2)
 assert history.epochs[-1].metrics["accuracy"] > 0.8
 
 # %% [markdown]
-# **What you saw.** Each cross is a step that was skipped, until the scale was small enough (lesson 05). The black line is the
-# loss of each step, the dots are the dev loss at the end of each epoch, and where they part, the model does better on images
-# that it has seen.
+# **What you saw.** Each cross is a step that was skipped, until the scale was small enough (lesson 05). The line without dots
+# is the loss of each step, the dots are the dev loss at the end of each epoch, and where they part, the model does better on
+# images that it has seen.
 #
 # What does it do where the class at the top did nothing? Three things take more than a line: a process that dies, the look at
 # the dev set, and a number that is not finite.
@@ -864,7 +866,7 @@ plt.show()
 # And a transformer that reads text: attention, softmax, layer norm, embeddings; three seeds. The text is the manual that Python
 # has on board for `help()`.
 
-# %%
+# %% tags=["nbval-ignore-output"] reason="another Python has another manual"
 pieces, nexts = characters(16, 2000)
 print("".join(ALPHABET[each] for each in pieces[600:608].flatten()))
 

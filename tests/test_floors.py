@@ -1,4 +1,5 @@
-"""A module of amp_lab imports only from the floors below its own, and from its own room; so it is inside the course.
+"""A module of amp_lab imports only from the floors below its own, and from its own room; so it is inside `course` and
+`train`.
 
 Read from the source, so that imports inside functions count, too. What is imported by a computed name (the
 `text.py` of a lesson, the exports of `amp_lab`) cannot be seen here.
@@ -34,6 +35,15 @@ COURSE_FLOORS = (
     ("checking",),
 )
 COURSE_HEIGHTS = {room: height for height, rooms in enumerate(COURSE_FLOORS) for room in rooms}
+# And within amp_lab/train; `training` names the Trainer, but for type checkers only.
+TRAIN_FLOORS = (
+    ("arguments", "metrics", "precision"),
+    ("data", "saving", "measuring"),
+    ("transformer", "checkpoint", "measure"),
+    ("models", "training"),
+    ("trainer",),
+)
+TRAIN_HEIGHTS = {room: height for height, rooms in enumerate(TRAIN_FLOORS) for room in rooms}
 # What a lesson's modules are written with: its words, its quiz, and all others, which are its checks.
 WORDS, QUIZ, CHECKS = ("catalog.",), ("quizzes.questions.",), ("catalog.", "judging.")
 # Who looks into the folder of lessons for those that there are.
@@ -48,7 +58,7 @@ def faults(package: Path) -> list[str]:
     return [
         fault
         for module in modules
-        for look in (_between_floors, _in_course)
+        for look in (_between_floors, _in_course, _in_train)
         for fault in look(module, package)
     ]
 
@@ -101,6 +111,36 @@ def _allowed_in_course(room: str, rest: Sequence[str], other: str) -> bool:
     return name == room or COURSE_HEIGHTS.get(name, 99) < COURSE_HEIGHTS[room]
 
 
+def _in_train(module: Path, package: Path) -> Iterator[str]:
+    where = module.relative_to(package)
+    top, *inside = where.parts
+    if top != "train" or inside == ["__init__.py"]:
+        return
+    room = inside[0].removesuffix(".py")
+    if room not in TRAIN_HEIGHTS:
+        yield f"{where}:1: {room} is no room of train"
+        return
+    typed = _for_types(module)
+    for line, target in _imports(module, package):
+        train, _, other = target.partition("amp_lab.train.")
+        name = other.partition(".")[0]
+        below = name == room or TRAIN_HEIGHTS.get(name, 99) < TRAIN_HEIGHTS[room]
+        if not train and other and not below and line not in typed:
+            yield f"{where}:{line}: {room} imports {target}"
+
+
+def _for_types(module: Path) -> set[int]:
+    """Return the lines that only a type checker reads."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    return {
+        line
+        for block in blocks
+        if isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for line in range(block.lineno, (block.end_lineno or block.lineno) + 1)
+    }
+
+
 def _imports(module: Path, package: Path) -> Iterator[tuple[int, str]]:
     """Yield each import of a module: line and full name; `from a import b` is an import of `a.b`."""
     inside = ("amp_lab", *module.relative_to(package).parent.parts)
@@ -141,7 +181,11 @@ def tree(folder, **modules):
         ("view__plots", "from ..train.loop import x"),
         ("autocast__policy", "import os, amp_lab.watching.rules"),
         ("watching__rules", "def late():\n    from amp_lab.train import loop"),
-        ("train__loop", "if False:\n    import amp_lab.course.catalog as c"),
+        ("train__data", "if False:\n    import amp_lab.course.catalog as c"),
+        ("train__data", "from amp_lab.train.models import denoiser"),
+        ("train__saving__one", "from amp_lab.train.measuring import timing"),
+        ("train__training__loop", "from amp_lab.train.trainer import Trainer"),
+        ("train__attic", "import os"),
         ("course__pages__cells", "from amp_lab.course import catalog, exercise"),
         ("course__pages__cells", "from amp_lab.course import check"),
         ("course__pages__cells", "import amp_lab.course"),
@@ -183,7 +227,9 @@ def test_the_test_lets_good_imports_pass(tmp_path):
         view__widgets="import ipywidgets",
         autocast__policy="from amp_lab.formats import x",
         watching__rules="from amp_lab.autocast import policy\nfrom .recorder import x",
-        train__loop="import amp_lab.scaling, amp_lab.watching.rules",
+        train__data="import amp_lab.scaling, amp_lab.watching.rules",
+        train__training__loop="if TYPE_CHECKING:\n    from amp_lab.train.trainer import Trainer\n"
+        "from amp_lab.train.saving import one\nfrom amp_lab.train.training import steps",
         course__lessons__l00__text="from amp_lab.course.catalog import Lesson",
         course__lessons__l00__quiz="from amp_lab.course.quizzes.questions import Question",
         course__lessons__l00__checks="from amp_lab.course.judging import expect\nfrom amp_lab.view import plots\n"
@@ -196,8 +242,8 @@ def test_the_test_lets_good_imports_pass(tmp_path):
         cli="from amp_lab import __version__\nfrom amp_lab.course import catalog",
         main="from amp_lab.cli import main",
     )
-    (package / "__init__.py").write_text("from amp_lab.train import loop")
-    assert len(list(package.rglob("*.py"))) == 17
+    (package / "__init__.py").write_text("from amp_lab.train import data")
+    assert len(list(package.rglob("*.py"))) == 18
     assert faults(package) == []
 
 

@@ -1,1 +1,1 @@
-"""Training with mixed precision: data, and what the lessons and your own scripts share."""
+"""Training with mixed precision: the Trainer, its checkpoints, what a step costs; small models, and data for them."""

@@ -11,6 +11,25 @@ def is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def kind_of(value: Any) -> str:
+    """Return what a value is, for an error: "an int", "a list", "None", "<class 'int'>"."""
+    if value is None or isinstance(value, type):
+        return repr(value)
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def as_size(function: str, name: str, value: Any) -> int:
+    """Return a number of things as an int.
+
+    Raises:
+        ValueError: if it is not a whole number of at least 1.
+    """
+    if not is_whole(value) or value < 1:
+        raise ValueError(f"{function}({name}={value!r}): {name} is a whole number of at least 1")
+    return int(value)
+
+
 def as_seed(function: str, seed: Any) -> int:
     """Return a seed as PyTorch takes it.
 

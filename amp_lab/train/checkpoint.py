@@ -1,4 +1,4 @@
-"""Checkpoints that survive: whole or not there, complete, and safe to load from anybody.
+"""Checkpoints that survive: whole or not there, complete, and without code that loading would run.
 
     save_checkpoint("run.pt", {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
                                "scaler": scaler.state_dict(), "random": random_states.capture()})
@@ -6,7 +6,8 @@
     load_weights(model, state["model"])
 
 A run goes on exactly where it was, in every bit, if all that moves is in there: weights, optimizer, loss scaler,
-scheduler, the place in the data (`amp_lab.train.saving.positions`) and the random states (`amp_lab.train.saving.random_states`).
+scheduler, the place in the data (`amp_lab.train.saving.positions`) and the random states
+(`amp_lab.train.saving.random_states`).
 `amp_lab.Trainer` saves all of it.
 """
 

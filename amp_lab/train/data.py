@@ -93,11 +93,12 @@ def characters(length: int = 64, count: int | None = None) -> tuple[torch.Tensor
 
     Source: `pydoc_data.topics` of the Python that runs, part of its standard library.
     """
-    for name, value in (("length", length), ("count", count)):
-        if not (is_whole(value) or (name == "count" and value is None)):
-            raise TypeError(f"characters({name}={value!r}): a number of {_MEANS[name]} is an int, such as 64")
-    numbers_of_all = _manual()
-    most = len(numbers_of_all) - 1  # the last character is only a target
+    if not is_whole(length):
+        raise TypeError(f"characters(length={length!r}): a number of characters is an int, such as 64")
+    if not (count is None or is_whole(count)):
+        raise TypeError(f"characters(count={count!r}): a number of pieces is an int, or None for all")
+    manual = _manual()
+    most = len(manual) - 1  # the last character is only a target
     if not 1 <= length <= most:
         raise ValueError(
             f"characters(length={length}): the text has {most + 1:,} characters; a piece is 1 to {most:,} long"
@@ -110,10 +111,7 @@ def characters(length: int = 64, count: int | None = None) -> tuple[torch.Tensor
         )
     end = int(length) * int(pieces if count is None else count)
     shape = (-1, int(length))
-    return numbers_of_all[:end].reshape(shape).clone(), numbers_of_all[1 : end + 1].reshape(shape).clone()
-
-
-_MEANS = {"length": "characters", "count": "pieces"}
+    return manual[:end].reshape(shape).clone(), manual[1 : end + 1].reshape(shape).clone()
 
 
 @cache

@@ -5,9 +5,10 @@
     print(count_flops(model, loss_fn, batch, dtype=torch.float16))
     print(ladder())
 
-Time: `timing` and `clocks`. Memory: `accounting` runs a batch, `ledger` follows each storage from birth to death,
-`states` asks the optimizer, `account` shows it. Operations: `counting`, `traffic`, `counts`; `gpus` and `rooflines` say
-what they mean on a GPU. `ladders` and `rungs` measure one training step in each precision.
+Time: `timing` and `clocks`. Memory: `accounting` runs a batch, `ledger` follows each of the `storages` from birth to
+death, `states` asks the optimizer, `account` shows it. Operations: `counting`, `traffic`, `counts`; `module_names` says
+whose they are; `gpus` and `rooflines` say what they mean on a GPU. `ladders` and `rungs` measure one training step in
+each precision.
 """
 
 from amp_lab.train.measuring.account import MemoryAccount, plot_accounts

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from amp_lab.train.arguments import as_seed, is_whole
-from amp_lab.train.transformer import CharacterModel
+from amp_lab.train.arguments import as_seed, as_size
+from amp_lab.train.transformer import FP32_ON_CPU, CharacterModel
 
 
 def denoiser(width: int = 8, *, seed: int = 0) -> nn.Sequential:
@@ -35,20 +35,18 @@ def denoiser(width: int = 8, *, seed: int = 0) -> nn.Sequential:
         seed: of the initial weights.
 
     Raises:
-        ValueError: if `width` is not an int of at least 1, or `seed` not an int.
+        ValueError: if `width` is not a whole number of at least 1, or `seed` not an int.
     """
-    if not is_whole(width) or width < 1:
-        raise ValueError(f"denoiser(width={width!r}): the number of channels is an int of at least 1")
-    seed = as_seed("denoiser", seed)
-    kind: Any = {"kernel_size": 3, "padding": 1, "dtype": torch.float32, "device": "cpu"}
-    with _seeded(seed):
-        layers = [
-            ("first", nn.Conv2d(1, int(width), **kind)),
-            ("relu1", nn.ReLU()),
-            ("middle", nn.Conv2d(int(width), int(width), **kind)),
-            ("relu2", nn.ReLU()),
-            ("last", nn.Conv2d(int(width), 1, **kind)),
-        ]
+    width = as_size("denoiser", "width", width)
+    settings: Any = {"kernel_size": 3, "padding": 1, **FP32_ON_CPU}
+    with _seeded(as_seed("denoiser", seed)):
+        layers = {
+            "first": nn.Conv2d(1, width, **settings),
+            "relu1": nn.ReLU(),
+            "middle": nn.Conv2d(width, width, **settings),
+            "relu2": nn.ReLU(),
+            "last": nn.Conv2d(width, 1, **settings),
+        }
     model = nn.Sequential(OrderedDict[str, nn.Module](layers))
     layout: Any = {"memory_format": torch.channels_last}  # PyTorch's own types leave it out
     return model.to(**layout)
@@ -67,18 +65,17 @@ def digit_classifier(width: int = 64, *, dropout: float = 0.0, seed: int = 0) ->
         seed: of the initial weights.
 
     Raises:
-        ValueError: if `width` is not an int of at least 1, `dropout` no number from 0 to 1, or `seed` not an int.
+        ValueError: if `width` is no whole number of at least 1, `dropout` no number from 0 to 1, or `seed` no int.
     """
-    width = _as_size("digit_classifier", "width", width)
+    width = as_size("digit_classifier", "width", width)
     dropout = _as_share("digit_classifier", dropout)
-    kind: Any = {"dtype": torch.float32, "device": "cpu"}
     with _seeded(as_seed("digit_classifier", seed)):
-        layers = [
-            ("first", nn.Linear(64, width, **kind)),
-            ("relu", nn.ReLU()),
-            ("dropout", nn.Dropout(dropout)),
-            ("last", nn.Linear(width, 10, **kind)),
-        ]
+        layers = {
+            "first": nn.Linear(64, width, **FP32_ON_CPU),
+            "relu": nn.ReLU(),
+            "dropout": nn.Dropout(dropout),
+            "last": nn.Linear(width, 10, **FP32_ON_CPU),
+        }
     return nn.Sequential(OrderedDict[str, nn.Module](layers))
 
 
@@ -107,11 +104,11 @@ def character_model(
         seed: of the initial weights.
 
     Raises:
-        ValueError: if a size is not an int of at least 1, `heads` does not divide `width`, `dropout` is no number
-            from 0 to 1, or `seed` not an int.
+        ValueError: if a size is no whole number of at least 1, `heads` does not divide `width`, `dropout` is no number
+            from 0 to 1, or `seed` no int.
     """
     sizes = {"width": width, "layers": layers, "heads": heads, "length": length}
-    sizes = {name: _as_size("character_model", name, size) for name, size in sizes.items()}
+    sizes = {name: as_size("character_model", name, size) for name, size in sizes.items()}
     if sizes["width"] % sizes["heads"]:
         raise ValueError(
             f"character_model(width={width}, heads={heads}): each head takes an equal share of the width; choose a "
@@ -128,12 +125,6 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # the CPU only; torch.manual_seed would touch GPUs
         yield
-
-
-def _as_size(function: str, name: str, value: Any) -> int:
-    if not is_whole(value) or value < 1:
-        raise ValueError(f"{function}({name}={value!r}): {name} is an int of at least 1")
-    return int(value)
 
 
 def _as_share(function: str, value: float) -> float:

@@ -6,7 +6,7 @@
 
 One way through the files: `loop` is the step, and worth reading first; `batches` is what happens to a batch,
 `precision` which format, `fitting` the epochs; `evaluation`, `schedules`, `history` and `progress` are what their names
-say. `checks` says what is refused, `nonfinite` and `breaking_off` what happens when a step cannot be made.
+say. `checks` and `calls` say what is refused, `nonfinite` and `breaking_off` what happens when a step cannot be made.
 `resuming`, `checkpoint` and `positions` save and go on.
 """
 
@@ -22,15 +22,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amp_lab.train.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
-from amp_lab.train.training import checks
+from amp_lab.train.precision import DTYPES, fp32_products, resolved
+from amp_lab.train.saving.positions import length
+from amp_lab.train.training import calls, checks
 from amp_lab.train.training.breaking_off import explained
 from amp_lab.train.training.devices import device_for, move
+from amp_lab.train.training.errors import NonFiniteLoss, OutOfMemory
 from amp_lab.train.training.evaluation import evaluate
 from amp_lab.train.training.fitting import Fit, training
 from amp_lab.train.training.history import EpochRecord, History, StepRecord
-from amp_lab.train.training.precision import DTYPES, fp32_products, resolved
 from amp_lab.train.training.resuming import Place, from_state, to_state
 from amp_lab.train.training.schedules import Schedule
+
+__all__ = ["EpochRecord", "History", "NonFiniteLoss", "OutOfMemory", "StepRecord", "Trainer"]
 
 
 class Trainer:
@@ -49,7 +53,7 @@ class Trainer:
         scheduler_every: "step": it moves after each optimizer step (the default); "epoch". Where the numbers of a
             scheduler look like epochs, an error asks which. `ReduceLROnPlateau` moves each epoch, by the dev loss.
         precision: "fp32", really: TF32 is off meanwhile, and afterwards as it was; "tf32"; "fp16": autocast and a loss
-            scale; "bf16": autocast; "auto": the fast one on this device (`amp_lab.train.training.precision.choose`).
+            scale; "bf16": autocast; "auto": the fast one on this device (`amp_lab.train.precision.choose`).
         device: None: the model's own; but a model that is on the CPU is moved to CUDA, if there is one.
         accumulate: micro-batches to a step. Each counts by its number of samples, in a last window of fewer, too.
         clip_norm: the largest norm of all gradients together; None: no clipping; `math.inf`: measured only.
@@ -58,8 +62,8 @@ class Trainer:
             scale can be the reason): "raise" NonFiniteLoss with a diagnosis, "skip" the batch, "stop".
             An overflow that the scaler cures by itself is none.
         scaler: a `torch.amp.GradScaler` of your own, for "fp16".
-        checkpoints: a `Checkpoints(folder)` of `amp_lab.train.checkpoint`: saved at each epoch's end, and in between as
-            it says.
+        checkpoints: a folder, to save in at each epoch's end; or a `Checkpoints(folder, ...)` of
+            `amp_lab.train.checkpoint`, which says how often, and what to keep.
         seed: of PyTorch's, NumPy's and Python's random numbers, set when the first step is about to be made.
         callback: called with each StepRecord and each EpochRecord; `trainer.stop()` in it ends the run.
         progress: whether to show a bar.
@@ -89,7 +93,7 @@ class Trainer:
         metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
         on_nonfinite: str = "raise",
         scaler: torch.amp.GradScaler | None = None,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Checkpoints | str | PathLike[str] | None = None,
         seed: int | None = None,
         callback: Callable[[StepRecord | EpochRecord], object] | None = None,
         progress: bool = True,
@@ -100,6 +104,7 @@ class Trainer:
         checks.check_weights(self._named_modules())
         checks.check_scheduler(scheduler, scheduler_every, optimizer)
         checks.check_numbers(accumulate, clip_norm, seed)
+        checks.check_clipping(clip_norm, self._named_modules())
         checks.check_others(metrics, on_nonfinite, checkpoints, callback)
         self.device = device_for(model, device)
         self.precision = resolved(precision, self.device)
@@ -108,7 +113,10 @@ class Trainer:
 
         self.scheduler, self.schedule = scheduler, Schedule(scheduler, scheduler_every)
         self.accumulate, self.clip_norm, self.on_nonfinite = int(accumulate), clip_norm, on_nonfinite
-        self.metrics, self.checkpoints = dict(metrics or {}), checkpoints
+        self.metrics = dict(metrics or {})
+        self.checkpoints = (
+            Checkpoints(checkpoints) if isinstance(checkpoints, str | PathLike) else checkpoints
+        )
         self.seed, self.callback, self.progress = seed, callback, progress
         self.scaler = scaler or torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         dtype = DTYPES.get(self.precision)
@@ -150,15 +158,22 @@ class Trainer:
             OutOfMemory: with what to try.
             CheckpointError: for a checkpoint that cannot be read, and a folder with those of another run.
         """
-        checks.check_fit(epochs, resume, self.checkpoints)
-        checks.check_surroundings(self.device)
-        checks.check_loader("train_loader", train_loader, epochs)
+        calls.check_idle(self.place.running)
+        calls.check_fit(epochs, resume, self.checkpoints)
+        calls.check_surroundings(self.device)
+        calls.check_loader("train_loader", train_loader, epochs)
         if dev_loader is not None:
-            checks.check_loader("dev_loader", dev_loader, epochs)
-        steps = checks.length(train_loader)
+            calls.check_loader("dev_loader", dev_loader, epochs)
+        if self.checkpoints is not None:
+            self.checkpoints.check_values(() if dev_loader is None else ("loss", *self.metrics))
+        steps = length(train_loader)
         steps = None if steps is None else -(-steps // self.accumulate)
         self.schedule.check(epochs, steps, dev_loader is not None)
-        return Fit(self, train_loader, dev_loader, epochs, resume).run()
+        try:
+            return Fit(self, train_loader, dev_loader, epochs, resume).run()
+        finally:
+            if self.checkpoints is not None:
+                self.checkpoints.end()
 
     def train_step(self, window: Sequence[Any]) -> StepRecord:
         """Make one step of a window, the list of its micro-batches, outside `fit`; it counts in the history.
@@ -166,8 +181,8 @@ class Trainer:
         Raises:
             TypeError, ValueError, NonFiniteLoss, OutOfMemory: as `fit`.
         """
-        checks.check_window(window)
-        checks.check_surroundings(self.device)
+        calls.check_window(window)
+        calls.check_surroundings(self.device)
         with explained(self), training(self):
             return Fit(self, [], None, self.epoch + 1, False).step(window)
 
@@ -177,8 +192,8 @@ class Trainer:
         Raises:
             TypeError, ValueError: for a loader without a sample, and what is no loss and no metric.
         """
-        checks.check_loader("loader", loader, 1)
-        checks.check_no_region(self.device)
+        calls.check_loader("loader", loader, 1)
+        calls.check_no_region(self.device)
         with fp32_products(self.precision):
             return evaluate(self, loader)
 
@@ -199,6 +214,7 @@ class Trainer:
         Raises:
             CheckpointError, ValueError: for the state of another model, or of a Trainer made otherwise.
         """
+        calls.check_idle(self.place.running)
         from_state(self, state)
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from amp_lab.train.data import ALPHABET
 
-_FP32_CPU: Any = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults are
+FP32_ON_CPU: Any = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults are
 
 
 class CharacterModel(nn.Module):
@@ -19,12 +19,12 @@ class CharacterModel(nn.Module):
     def __init__(self, *, width: int, layers: int, heads: int, length: int, dropout: float) -> None:
         super().__init__()
         self.length = length
-        self.characters = nn.Embedding(len(ALPHABET), width, **_FP32_CPU)
-        self.places = nn.Embedding(length, width, **_FP32_CPU)
+        self.characters = nn.Embedding(len(ALPHABET), width, **FP32_ON_CPU)
+        self.positions = nn.Embedding(length, width, **FP32_ON_CPU)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(width, **_FP32_CPU)
-        self.logits = nn.Linear(width, len(ALPHABET), **_FP32_CPU)
-        for embedding in (self.characters, self.places):
+        self.norm = nn.LayerNorm(width, **FP32_ON_CPU)
+        self.logits = nn.Linear(width, len(ALPHABET), **FP32_ON_CPU)
+        for embedding in (self.characters, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)  # as in GPT-2; nn.Embedding starts 50 times larger
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
@@ -38,46 +38,48 @@ class CharacterModel(nn.Module):
                 f"the text has {text.shape[-1]} characters, this model takes {self.length}; "
                 "make it with character_model(length=...), or cut the text"
             )
-        x = self.characters(text) + self.places(torch.arange(text.shape[-1], device=text.device))
+        x = self.characters(text) + self.positions(torch.arange(text.shape[-1], device=text.device))
         for block in self.blocks:
             x = block(x)
         return cast(torch.Tensor, self.logits(self.norm(x)).transpose(-1, -2))
 
 
 class Block(nn.Module):
-    """Attention, then two linear layers, each on a normalised copy whose result is added."""
+    """Attention, then two linear layers; each reads a normalised copy, and its result is added (pre-norm)."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.before_attention = nn.LayerNorm(width, **_FP32_CPU)
+        self.attention_norm = nn.LayerNorm(width, **FP32_ON_CPU)
         self.attention = Attention(width, heads, dropout)
-        self.before_layers = nn.LayerNorm(width, **_FP32_CPU)
-        self.layers = nn.Sequential(
-            nn.Linear(width, 4 * width, **_FP32_CPU),
+        self.mlp_norm = nn.LayerNorm(width, **FP32_ON_CPU)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width, **FP32_ON_CPU),
             nn.GELU(),
-            nn.Linear(4 * width, width, **_FP32_CPU),
+            nn.Linear(4 * width, width, **FP32_ON_CPU),
             nn.Dropout(dropout),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.before_attention(x))
-        return cast(torch.Tensor, x + self.layers(self.before_layers(x)))
+        x = x + self.attention(self.attention_norm(x))
+        return cast(torch.Tensor, x + self.mlp(self.mlp_norm(x)))
 
 
 class Attention(nn.Module):
-    """Each character asks those before it, and itself."""
+    """Causal self-attention: each character looks at itself and those before it.
+
+    In one kernel, which keeps no matrix of scores for backward.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.questions_keys_values = nn.Linear(width, 3 * width, **_FP32_CPU)
-        self.out = nn.Linear(width, width, **_FP32_CPU)
+        self.qkv = nn.Linear(width, 3 * width, **FP32_ON_CPU)
+        self.out = nn.Linear(width, width, **FP32_ON_CPU)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, characters, width = x.shape
         shape = (batch, characters, self.heads, width // self.heads)
-        parts = self.questions_keys_values(x).chunk(3, dim=-1)
-        questions, keys, values = (part.reshape(shape).transpose(1, 2) for part in parts)
-        asked = F.scaled_dot_product_attention(questions, keys, values, is_causal=True)
-        return cast(torch.Tensor, self.dropout(self.out(asked.transpose(1, 2).reshape(x.shape))))
+        queries, keys, values = (part.reshape(shape).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        return cast(torch.Tensor, self.dropout(self.out(mixed.transpose(1, 2).reshape(x.shape))))

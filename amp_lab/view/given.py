@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -71,6 +73,11 @@ def named(values: Any, function: str, example: str) -> Mapping[str, Any]:
     if isinstance(values, Mapping):
         return values
     raise TypeError(f"{function} needs a dict, such as {example}; this is a {type(values).__name__}")
+
+
+def finite(value: Any) -> bool:
+    """Tell finite numbers that are not negative from everything else."""
+    return isinstance(value, Real) and 0 <= float(value) < math.inf
 
 
 def _name(value: Any) -> str:

@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from amp_lab.view.given import named
+from amp_lab.view.given import finite, named
 from amp_lab.view.lettering import GRID, ink, wrapped
 from amp_lab.view.plots import COLOURS
 
@@ -40,6 +40,8 @@ def ladder_bars(
     measured = {name: value for name, value in speedups.items() if value is not None}
     if not measured:
         raise ValueError("ladder_bars was given no rung that was measured")
+    if bad := [each for each in (*measured.values(), noise) if not finite(each)]:
+        raise ValueError(f"ladder_bars draws ratios, finite and not negative, not {bad[0]!r}")
     longest = max(1.0, *measured.values())
     figure, axes = plt.subplots(figsize=(8, 1.5 + 0.52 * len(speedups)), layout="constrained")
     axes.axvspan(1 - noise, 1 + noise, color="#BBBBBB", alpha=0.6, linewidth=0, label="FP32 against itself")
@@ -70,4 +72,6 @@ def _rung(axes: Axes, place: int, value: float | None, reason: str, longest: flo
         height=0.6,
         color="#777777" if place == 0 else COLOURS["blue" if value >= 1 else "orange"],
     )
-    axes.text(value + longest / 80, place, f"{value:.2f} ×", va="center")
+    # Its number may stand across the line at 1.
+    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+    axes.text(value + longest / 80, place, f"{value:.2f} ×", va="center", bbox=behind)

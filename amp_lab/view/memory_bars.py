@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from amp_lab.view.given import named
+from amp_lab.view.given import finite, named
 from amp_lab.view.lettering import GRID, wrapped
 from amp_lab.view.plots import COLOURS
 
@@ -45,6 +45,10 @@ def memory_bars(accounts: Mapping[str, Mapping[str, float]], title: str | None =
         raise ValueError("memory_bars was given no account to draw")
     for each in accounts.values():
         named(each, "memory_bars", "{'FP32': {'weights': 4e6}}")
+        if bad := [name for name, size in each.items() if not finite(size)]:
+            raise ValueError(
+                f"memory_bars draws bytes, finite and not negative; {bad[0]} is {each[bad[0]]!r}"
+            )
     names = [name for name in _categories(accounts) if any(each.get(name) for each in accounts.values())]
     if not 1 <= len(names) <= len(_STYLES):
         raise ValueError(f"memory_bars draws 1 to {len(_STYLES)} categories, not {len(names)}")
@@ -95,4 +99,6 @@ def _title(totals: Mapping[str, float]) -> str:
     if len(names) != 2:
         return "Memory of a training step" + (f": {names[0]}" if len(names) == 1 else "")
     less, more = names
+    if not totals[less]:
+        return f"{less} keeps nothing, {more} does"
     return f"{more} keeps {totals[more] / totals[less]:.2f} times as much as {less}"

@@ -57,7 +57,7 @@ def training_history(history: History, title: str | None = None) -> Figure:
 
     Args:
         history: `trainer.history`, or what `trainer.fit` returns.
-        title: what the picture says; None: how many steps and epochs, and where the losses ended.
+        title: what the picture says; None: how many steps and epochs, and how many steps were skipped.
 
     Raises:
         TypeError: for what is no history of a Trainer.

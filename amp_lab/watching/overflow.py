@@ -102,22 +102,26 @@ def _call(
 ) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any], int]:
     """Return what computes the loss, what it is called with, and how many of the arguments are targets."""
     if isinstance(batch, torch.Tensor):
-        return (lambda x: loss_fn(model(x)) if loss_fn is not None else _own_loss(model(x))), (batch,), {}, 0
+        return (lambda x: loss_fn(model(x)) if loss_fn is not None else own_loss(model(x))), (batch,), {}, 0
     if isinstance(batch, Mapping):
         fields = {str(name): each for name, each in batch.items()}
 
         def of_fields(**fields: Any) -> Any:
             output = model(**fields)
-            return _own_loss(output) if loss_fn is None else loss_fn(output, fields)
+            return own_loss(output) if loss_fn is None else loss_fn(output, fields)
 
         return of_fields, (), fields, 0
     if loss_fn is None:
-        return (lambda *inputs: _own_loss(model(*inputs))), tuple(batch), {}, 0
+        return (lambda *inputs: own_loss(model(*inputs))), tuple(batch), {}, 0
     return (lambda *inputs: loss_fn(model(*inputs[:-1]), inputs[-1])), tuple(batch), {}, 1
 
 
-def _own_loss(output: Any) -> Any:
-    """Return the loss that a model computes itself."""
+def own_loss(output: Any) -> Any:
+    """Return the loss that a model computes itself: `.loss` or `["loss"]` of its result.
+
+    Raises:
+        TypeError: if it has none.
+    """
     if isinstance(output, Mapping) and "loss" in output:
         return output["loss"]
     found = getattr(output, "loss", None)

@@ -62,7 +62,6 @@ class Turns:
         self._gate = Gate(batches)
         self._run = run
         self._error: BaseException | None = None
-        self._threads = torch.get_num_threads()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
         self._wait()
@@ -87,7 +86,6 @@ class Turns:
             raise RuntimeError(f"the run ended: {self._error!r}") from self._error
 
     def _work(self) -> None:
-        torch.set_num_threads(self._threads)  # a new thread may have another number
         try:
             self._run(DataLoader(self._gate, batch_size=None))
             self._error = EOFError("its loader had more batches")

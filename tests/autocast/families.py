@@ -28,12 +28,12 @@ class Family:
 
     def model(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             return self.make()
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
+            torch.default_generator.manual_seed(1)
             return self.batch()
 
 

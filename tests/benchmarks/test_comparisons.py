@@ -7,6 +7,7 @@ from amp_lab.train.measuring.ladders import Ladder, Rung
 from benchmarks import ladder, scaler_step, trainer
 from benchmarks.finding import Finding
 from benchmarks.training.by_hand import by_hand
+from benchmarks.training.task import Task
 
 
 def test_scaler_step_runs(monkeypatch):
@@ -43,6 +44,12 @@ def test_a_run_that_trains_otherwise_is_found():
 
     with pytest.raises(AssertionError, match=r"other trains differently: loss 0.5 in step 0, by hand 2\.\d+"):
         trainer._timings({"by hand": by_hand, "other": other}, torch.float16, "cpu", 1, 0)
+
+
+def test_a_run_that_trains_nothing_is_found():
+    tasks = {name: Task(torch.bfloat16, "cpu", losses) for name, losses in (("by hand", [0.5]), ("idle", []))}
+    with pytest.raises(AssertionError, match="idle has trained no step"):
+        trainer._same_training(tasks)
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,36 @@ def test_the_command_prints_the_table_and_nothing_else(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--table"])
     assert main() == 0
     assert capsys.readouterr().out == table(newest(FOLDER, COMPARISONS)) + "\n"
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b'{"what": "xray"}', b"\xff\xfe"], ids=repr)
+def test_a_damaged_file_is_named(content, tmp_path, monkeypatch, capsys):
+    stored(tmp_path, "2026-01-01", "xray")
+    (tmp_path / "2026-01-02_xray_a-cpu.json").write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--table", "--results", str(tmp_path)])
+    assert main() == 2
+    said = capsys.readouterr()
+    assert "2026-01-02_xray_a-cpu.json is no result of a benchmark" in said.err
+    assert not said.out
+
+
+@pytest.mark.parametrize("content", [None, "without marks"])
+def test_a_file_without_a_place_for_the_table_is_named(content, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "README.md"
+    if content:
+        file.write_text(content, encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--table", "--into", str(file)])
+    assert main() == 2
+    assert "README.md" in capsys.readouterr().err
+
+
+def test_results_that_are_no_folder_are_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    for arguments, said in (
+        (["xray", "--results", str(tmp_path / "file")], "this is a file"),
+        (["--table", "--results", str(tmp_path / "nothing")], "no such folder"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+        with pytest.raises(SystemExit):
+            main()
+        assert said in capsys.readouterr().err

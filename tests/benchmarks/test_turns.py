@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import torch
 
 from benchmarks.training.turns import Turns
 
@@ -58,6 +59,18 @@ def test_an_error_in_a_run_comes_out_of_its_turn():
 def test_a_run_that_takes_no_batches_has_no_turn():
     with pytest.raises(RuntimeError, match="its loader had more batches"):
         Turns(lambda loader: None, ["x"])
+
+
+def test_a_run_computes_on_as_many_threads_as_its_maker():
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        turns = Turns(lambda loader: seen.extend(torch.get_num_threads() for _ in loader), ["x"])
+        turns.take(1)
+        turns.close()
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [3]
 
 
 def test_no_thread_is_left():

@@ -19,7 +19,7 @@ from amp_lab.course.lessons.l09.strangers import RAN, Hostile, says_gpu
 from amp_lab.course.lessons.l09.watching_files import Watched
 from amp_lab.device import describe_device
 from amp_lab.device.facts import CpuFacts
-from amp_lab.train.training.precision import choose
+from amp_lab.train.precision import choose
 from tests.course.answers import l09
 
 

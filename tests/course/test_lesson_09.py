@@ -1,19 +1,23 @@
 """What the page of lesson 09 says beyond what its cells show."""
 
 import math
+import statistics
 from types import SimpleNamespace
 
 import pytest
 import torch
+from matplotlib import pyplot as plt
 from torch import nn
 from torch.nn import functional as F
 
 from amp_lab.autocast.emulate import tensor_cores
+from amp_lab.course.lessons.l09.comparing import draw_runs, table
 from amp_lab.course.lessons.l09.machines import MACHINES
 from amp_lab.course.lessons.l09.reviewed import TRAINER
 from amp_lab.train.data import digits
 from amp_lab.train.models import digit_classifier
 from amp_lab.train.trainer import Trainer
+from amp_lab.train.training.history import EpochRecord, History, StepRecord
 
 BAD = 3  # the batch with a NaN, of these
 BATCHES = 8
@@ -146,3 +150,41 @@ def test_numbers_on_the_page():
     assert round(118 / 3) == 39  # what each of the last three images counts
     assert len(range(0, 1440, 64)) == 23
     assert math.log(96) == pytest.approx(4.6, abs=0.05)
+
+
+def histories(*ends):
+    """Runs of two steps and two epochs, by the dev loss at their end."""
+    found = []
+    for end in ends:
+        history = History()
+        history.steps = [StepRecord(0, step, end + step, 0.1, 1.0, None, "", 8) for step in range(2)]
+        history.epochs = [EpochRecord(at, 1.0, end + 1 - at, {"accuracy": 0.5}, 1.0) for at in range(2)]
+        found.append(history)
+    return found
+
+
+FOUND = {"fp32": histories(1.0, 2.0, 3.0), "bf16": histories(1.5, 2.0, 2.75)}
+
+
+def test_the_table_has_mean_spread_and_the_distance_of_each_seed():
+    _, fp32, bf16 = table(FOUND).splitlines()
+    assert fp32.split() == ["FP32", "2.0000", "1.0000", "0.500"]
+    spread = statistics.stdev((1.5, 2.0, 2.75))
+    assert bf16.split() == ["BF16", "2.0833", f"{spread:.4f}", "0.500", "+0.5000,", "+0.0000,", "-0.2500"]
+
+
+@pytest.mark.parametrize(("by", "ends"), [("epoch", [2.0, 2.0833]), ("step", [3.0, 3.0833])])
+def test_the_figure_has_a_mean_for_each_precision_and_a_line_for_each_seed(by, ends):
+    left, right = draw_runs(FOUND, by=by, loss="a loss").axes
+    assert [float(line.get_ydata()[-1]) for line in left.get_lines()] == pytest.approx(ends, abs=1e-4)
+    assert [list(line.get_xdata()) for line in left.get_lines()] == [[1, 2]] * 2
+    assert left.get_ylabel() == "a loss"
+    lines = [[float(each) for each in line.get_ydata()] for line in right.get_lines()]
+    assert lines == [[1.0, 1.5], [2.0, 2.0], [3.0, 2.75]]
+    plt.close("all")
+
+
+def test_epochs_are_counted_in_all_so_six_after_four_are_two_more():
+    trainer = amp_labs_trainer()
+    trainer.fit(batches(), epochs=4)
+    assert len(trainer.fit(batches(), epochs=6).steps) == 6 * BATCHES

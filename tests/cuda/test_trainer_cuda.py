@@ -6,9 +6,9 @@ from torch import nn
 
 from amp_lab.device import describe_device
 from amp_lab.train.checkpoint import Checkpoints
+from amp_lab.train.precision import choose
 from amp_lab.train.trainer import Trainer
 from amp_lab.train.training.errors import OutOfMemory
-from amp_lab.train.training.precision import choose
 
 pytestmark = [
     pytest.mark.cuda,
@@ -79,6 +79,15 @@ def test_fp32_is_fp32_and_the_switches_are_put_back():
         assert torch.backends.cuda.matmul.allow_tf32
     finally:
         torch.backends.cuda.matmul.allow_tf32 = old
+
+
+def test_an_optimizer_that_has_stepped_on_the_cpu_goes_along():
+    model, optimizer = parts()
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    Trainer(model, nn.CrossEntropyLoss(), optimizer, progress=False).fit(loader())
+    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    assert {each.device.type for each in moments} == {"cuda"}
 
 
 def test_an_overflow_is_skipped_and_the_scale_falls():

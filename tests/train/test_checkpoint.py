@@ -8,6 +8,7 @@ import random
 import resource
 import stat
 import struct
+import warnings
 import zipfile
 import zlib
 from collections import Counter, OrderedDict
@@ -69,7 +70,7 @@ def test_tensors_of_every_dtype_come_back_in_every_bit(tmp_path, dtype):
 
 def test_values_come_back_as_they_were(tmp_path):
     state = {
-        "numbers": [1, -(2**70), 1.5, float("inf"), 2 + 1j, True, None],
+        "numbers": [1, -(2**70), (1 << 2039) - 1, 1.5, float("inf"), 2 + 1j, True, None],
         "text": ["", "ä\n", b"\x00\xff"],
         "nested": {0: (1, (2, [3])), "empty": [{}, [], ()]},
         "torch": [torch.float16, torch.device("cuda:1"), torch.Size([2, 3])],
@@ -157,6 +158,14 @@ class Odd:
 ITSELF: list = []
 ITSELF.append(ITSELF)
 
+
+def nested():
+    """PyTorch warns that these may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+
+
 REFUSED = {
     "module": (
         {"m": nn.Linear(1, 1)},
@@ -175,6 +184,13 @@ REFUSED = {
     ),
     "sparse": ([torch.eye(2).to_sparse()], "state[0] is a torch.Tensor: save an ordinary tensor"),
     "meta": ([torch.zeros(2, device="meta")], "state[0] is a torch.Tensor: save an ordinary tensor"),
+    "nested": ([nested()], "state[0] is a torch.Tensor: save an ordinary tensor"),
+    "lazy": (nn.LazyLinear(1).state_dict(), "whose size is not known yet. Run the model once first"),
+    "huge": ([1 << 2039], "state[0] is a int: save int(value), float(value) or str(value)"),
+    "date": (
+        [np.datetime64("2020-01-01")],
+        "state[0] is a numpy.datetime64: save int(value), float(value) or",
+    ),
     "key": ({"a": {(1, 2): 3}}, "a key of state['a'] is a tuple"),
     "itself": (ITSELF, "state holds itself"),
 }
@@ -253,6 +269,23 @@ def test_a_write_that_fails_inside_torch_save(tmp_path, monkeypatch, failed, at)
     assert os.listdir(tmp_path) == ["a.pt"]
 
 
+def test_the_bytes_are_on_the_disk_before_the_name_and_the_name_before_it_returns(tmp_path, monkeypatch):
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def synced(descriptor):
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def renamed(*names):
+        done.append("rename")
+        replace(*names)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    save_checkpoint(tmp_path / "a.pt", 1)
+    assert done == ["file", "rename", "folder"]
+
+
 def test_a_file_system_without_fsync_of_folders(tmp_path, monkeypatch):
     fsync = os.fsync
 
@@ -271,6 +304,14 @@ def test_a_folder_with_the_name_of_the_file(tmp_path):
         CheckpointError, match=r"run\.pt: not saved: .*irectory\. A folder has the name of the file"
     ):
         save_checkpoint(tmp_path / "run.pt", 1)
+
+
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_no_name(path):
+    with pytest.raises(
+        CheckpointError, match=r"not saved: Is a directory\. A folder has the name of the file"
+    ):
+        save_checkpoint(path, 1)
 
 
 def test_a_file_with_the_name_of_the_folder(tmp_path):
@@ -307,22 +348,23 @@ def test_a_file_that_is_being_written_is_no_leftover(tmp_path):
 def test_cut_off_at_every_length(saved):
     whole = saved.read_bytes()
     kinds = Counter()
-    few = range(400, len(whole) - 400, 11)  # with every length near both ends
-    for length in (*range(400), *few, *range(len(whole) - 400, len(whole))):
+    last_line = whole.rindex(b"\nAMP Lab")
+    # Each length at the end, where the last line stands; some of each kind elsewhere.
+    for length in (*range(0, last_line, 23), *range(last_line, len(whole))):
         saved.write_bytes(whole[:length])
         error = problem(saved)
         kinds[error.kind] += 1
         if length > 200:  # the name that tells whose file it is stands before
             assert error.kind == "truncated", length
             assert f"cut off after {length:,} bytes. Copy it again, or go back to an older" in str(error)
-    assert kinds["truncated"] > 600
+    assert kinds["truncated"] > 100
 
 
 def test_each_flipped_bit_is_seen(saved):
     whole = saved.read_bytes()
     kinds = Counter()
-    near_the_end = len(whole) - 200
-    places = [*range(0, near_the_end, 5), *range(near_the_end, len(whole))]
+    last_line = whole.rindex(b"\nAMP Lab")
+    places = [*range(0, last_line, 19), *range(last_line, len(whole))]
     for place in places:
         damaged = bytearray(whole)
         damaged[place] ^= 1 << random.Random(place).randrange(8)
@@ -460,7 +502,8 @@ class Runs:
 def unsafe(path):
     error = problem(path)
     assert error.kind == "unsafe"
-    assert "none of its code has run: do not use it" in str(error)
+    assert "None of its code has run. save_checkpoint writes no such file" in str(error)
+    assert "=False" not in str(error), "PyTorch's advice to run the code all the same"
     return str(error)
 
 
@@ -468,44 +511,32 @@ def test_code_in_the_file_does_not_run(saved, tmp_path):
     ran = tmp_path / "ran"
     for call in (Runs(os.mkdir, str(ran)), Runs(eval, f"__import__('os').mkdir({str(ran)!r})")):
         message = unsafe(with_pickle(saved, pickle.dumps({"state": call}, 2)))
-        assert "it would call posix.mkdir" in message or "it would call __builtin__.eval" in message
+        assert "GLOBAL posix.mkdir" in message or "GLOBAL eval" in message
     assert not ran.exists()
 
 
 @pytest.mark.parametrize(
-    "hostile",
+    "data",
     [
-        Runs(bytearray, 10**13),
-        Runs(torch._utils._rebuild_meta_tensor_no_storage, torch.float32, (2,), (1,), False),
-        Runs(getattr, 1, "real"),
-    ],
-)
-def test_nothing_is_called_that_can_ask_for_memory(saved, hostile):
-    assert "it would call " in unsafe(with_pickle(saved, pickle.dumps({"state": hostile}, 2)))
-
-
-def test_a_pickle_that_breaks_its_reader(saved):
-    for data in (
         b"",
         b"\x80\x02}",
         b"\x80\x02N0",
         b"\x80\x02" + b"(" * 100_000,
         b"\x80\x02jxxxx.",
+        b"\x80\x05\x96\0\0\0\0\x10\0\0\0.",
+        b"\x80\x02]K\x00K\x01s.",  # an item set in a list that is none of it
         random.Random(0).randbytes(999),
-    ):
-        assert "its inside cannot be read" in unsafe(with_pickle(saved, data))
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"\x80\x02Nr\xff\xff\xff\x7f.", "it asks for a memo of 2,147,483,647 values"),
-        (b"\x80\x05\x96\0\0\0\0\x10\0\0\0.", "its inside cannot be read"),
-        (b"\x80\x05\x96\x01\0\0\0\0\0\0\0a.", "its pickle holds BYTEARRAY8"),
     ],
+    ids=range(8),
 )
-def test_a_pickle_that_asks_its_reader_for_memory(saved, data, message):
-    assert message in unsafe(with_pickle(saved, data))
+def test_a_pickle_that_breaks_its_reader(saved, data):
+    unsafe(with_pickle(saved, data))
+
+
+def test_more_memory_than_there_is(saved):
+    error = problem(with_pickle(saved, pickle.dumps({"state": Runs(bytearray, 2**62)}, 2)))
+    assert error.kind == "unreadable"
+    assert "cannot load it onto 'cpu': MemoryError" in str(error)
 
 
 def test_a_last_line_that_breaks_its_reader(saved):
@@ -525,26 +556,19 @@ def test_a_device_that_is_not_here(saved):
 
 
 def test_deep_nesting_ends_in_an_error(saved):
-    data = b"\x80\x02" + b"]" * 20_000 + b"a" * 19_999 + b"."
+    data = b"\x80\x02" + b"]" * 3_000 + b"a" * 2_999 + b"."
     assert problem(with_pickle(saved, data)).kind == "foreign"  # lists in lists, and no state
 
 
 def test_a_zip_bomb(saved):
+    """A record of another size than the tensor in it is not unpacked into it."""
+
     def blow_up(records):
-        records["archive/data/0"] = bytes(50_000_000)
+        records["archive/data/0"] = bytes(10_000_000)
 
     path = repacked(saved, blow_up, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 100_000
-    assert "it holds compressed data" in unsafe(path)
-
-
-def test_a_record_that_claims_to_be_larger_than_the_file(saved):
-    whole = bytearray(payload(saved))
-    place = whole.rindex(b"archive/data/0")
-    assert whole[place - 46 : place - 42] == b"PK\x01\x02"
-    whole[place - 26 : place - 18] = struct.pack("<II", 2**31, 2**31)
-    saved.write_bytes(finished(bytes(whole)))
-    assert "its parts are said to be larger than the file" in unsafe(saved)
+    assert problem(path).kind == "unreadable"
 
 
 def test_a_tensor_that_claims_more_than_its_bytes(saved):
@@ -553,30 +577,13 @@ def test_a_tensor_that_claims_more_than_its_bytes(saved):
         assert data.count(b"K\x06t") == 1  # the six elements of the storage
         records["archive/data.pkl"] = data.replace(b"K\x06t", b"\x8a\x05\0\0\0\0\x10t")
 
-    assert "a tensor of 68,719,476,736 elements is said to stand in 24 bytes" in unsafe(
-        repacked(saved, claim)
-    )
-
-
-@pytest.mark.parametrize("shape", [(2**20, 2**20), (7,), (-1,)])
-def test_a_tensor_that_shows_more_than_there_is(tmp_path, shape):
-    """Expanded without end: harmless until somebody copies it."""
-    tensor = torch.zeros(1).expand(shape) if min(shape) > 0 else torch.zeros(1)
-    saved = tmp_path / "a.pt"
-    torch.save({"state": tensor}, saved, _use_new_zipfile_serialization=True)
-
-    def negative(records):
-        name = next(name for name in records if name.endswith("data.pkl"))
-        if min(shape) < 0:
-            records[name] = records[name].replace(b"K\x01\x85", b"J\xff\xff\xff\xff\x85", 1)
-
-    assert f"a tensor of shape {shape} is said to stand in 4 bytes" in unsafe(repacked(saved, negative))
+    assert problem(repacked(saved, claim)).kind == "unreadable"
 
 
 def test_a_whole_module_with_a_right_last_line(saved):
     torch.save({"state": nn.Linear(1, 1)}, saved)
     saved.write_bytes(finished(saved.read_bytes()))
-    assert "it would call torch.nn.modules.linear.Linear" in unsafe(saved)
+    assert "torch.nn.modules.linear.Linear" in unsafe(saved)
 
 
 def test_no_state_in_it(saved):

@@ -1,9 +1,13 @@
 """A folder of checkpoints: which are kept, which is gone on from, and whose it is."""
 
+import copy
 import errno
 import os
 import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +22,7 @@ def steps(checkpoints):
 def filled(folder, many=3, **options):
     checkpoints = Checkpoints(folder, **{"keep": None} | options)
     for step in range(1, many + 1):
-        checkpoints.save({"step": step}, step=step)
+        checkpoints.save({"step": step}, step=np.int64(step))
     return checkpoints
 
 
@@ -133,7 +137,7 @@ def test_other_files_are_left_alone(tmp_path):
         (tmp_path / name).write_text("mine")
     checkpoints = filled(tmp_path, 3, keep=1)
     checkpoints.begin(3)
-    assert {path.name for path in tmp_path.iterdir()} == others | {"step-0000000003.pt"}
+    assert {path.name for path in tmp_path.iterdir()} == others | {"step-0000000003.pt", ".amp-lab-lock"}
 
 
 def test_due():
@@ -237,6 +241,104 @@ def test_two_runs_at_the_same_time(tmp_path):
     assert one.load() == "one"
 
 
+# Takes the lock, says so, and keeps it until its input ends.
+OTHER = """
+import sys
+from pathlib import Path
+from amp_lab.train.saving.lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+lock.take()
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_in_the_same_folder(tmp_path):
+    """Both could go on from the same checkpoint. The lock goes with its process, kill -9 or not."""
+    folder = tmp_path / "new"
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"taken\n"
+        with pytest.raises(CheckpointError) as caught:
+            Checkpoints(folder).begin(0)
+        other.kill()
+    assert caught.value.kind == "occupied"
+    assert f"{folder}: process {other.pid} on " in str(caught.value)
+    assert "is training with the checkpoints in this folder. Wait for it or stop it, or give" in str(
+        caught.value
+    )
+    checkpoints = Checkpoints(folder)
+    checkpoints.begin(0)
+    # As it can be again when `end` was called: then the other's begin finds it free.
+    assert not free(folder)
+    checkpoints.end()
+    assert free(folder)
+
+
+def free(folder):
+    """Ask from a child: a process can always take its own lock."""
+    child = os.fork()
+    if not child:
+        try:
+            Checkpoints(folder).begin(0)
+        except CheckpointError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_copy_during_a_run(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.begin(0)
+    assert copy.deepcopy(checkpoints).folder == checkpoints.folder
+    checkpoints.begin(0)
+    assert not free(tmp_path)
+    checkpoints.end()
+
+
+def test_the_folder_stays_the_same_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoints = Checkpoints("runs", keep=1)
+    checkpoints.save({}, step=1)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir("other")
+    checkpoints.save({}, step=2)
+    assert os.listdir(tmp_path / "runs") == ["step-0000000002.pt"]
+    assert os.listdir() == []
+
+
+def test_ctrl_c_when_the_file_is_there(tmp_path, monkeypatch):
+    """The next fit of the same run goes on: the file is its own."""
+    checkpoints = Checkpoints(tmp_path)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("amp_lab.train.saving.files._sync_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save({}, step=1)
+    monkeypatch.undo()
+    assert steps(checkpoints) == [1]
+    checkpoints.begin(1)
+    checkpoints.save({}, step=2)
+
+
+def test_a_folder_that_cannot_be_written_is_no_surprise_after_an_epoch(tmp_path, monkeypatch):
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("amp_lab.train.saving.lock.os.open", read_only)
+    with pytest.raises(CheckpointError, match=r"not saved: Read-only file system\. Give a folder that can"):
+        Checkpoints(tmp_path).begin(0)
+
+
+@pytest.mark.parametrize("step", [-1, 1.0, True, "1"])
+def test_steps_that_are_none(tmp_path, step):
+    with pytest.raises(ValueError, match="give the number of steps done, a whole number from 0 on"):
+        Checkpoints(tmp_path).save({}, step=step)
+
+
 def test_the_same_run_goes_on(tmp_path):
     checkpoints = filled(tmp_path, 3)
     checkpoints.begin(3)  # fit called again
@@ -277,7 +379,7 @@ def test_leftovers_are_removed_at_the_start(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep": 0}, r"Checkpoints\(keep=0\): give a whole number from 1 on, or None"),
+        ({"keep": 0}, r"Checkpoints\(keep=0\): keep is a whole number of at least 1"),
         ({"every": 1.5}, r"Checkpoints\(every=1\.5\)"),
         ({"every": True}, r"Checkpoints\(every=True\)"),
         (

@@ -70,7 +70,7 @@ def test_what_is_no_noise(noise):
         noisy_digits(noise)
 
 
-@pytest.mark.parametrize("seed", ["x", None, 1.5, True, 2**64])
+@pytest.mark.parametrize("seed", ["x", None, 1.5, True, 2**63])
 def test_what_is_no_seed(seed):
     with pytest.raises(ValueError, match=re.escape(f"noisy_digits(seed={seed!r}): a seed is a whole number")):
         noisy_digits(seed=seed)
@@ -97,7 +97,7 @@ def test_the_default_dtype_and_device_change_nothing(dtype):
 
 
 def text(numbers):
-    return "".join(ALPHABET[each] for each in numbers.flatten())
+    return "".join(ALPHABET[each] for each in numbers.flatten().tolist())
 
 
 def test_the_alphabet():

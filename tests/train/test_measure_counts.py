@@ -110,6 +110,8 @@ def call(operator, *arguments):
         (ATEN.zero_.default, (torch.ones(10),), 40),
         (ATEN.copy_.default, (torch.ones(10), torch.ones(10, dtype=torch.float16)), 40 + 20),
         (ATEN.empty_like.default, (torch.ones(10),), 0),
+        (ATEN.zeros_like.default, (torch.ones(10),), 40),
+        (ATEN.new_ones.default, (torch.ones(10), [3]), 12),
         (ATEN.clone.default, (torch.ones(10),), 2 * 40),
         (ATEN.embedding.default, (torch.ones(1000, 4), torch.arange(3)), 3 * 8 + 2 * 3 * 4 * 4),
         (ATEN.cat.default, ([torch.ones(10), torch.ones(10)],), 2 * 80),

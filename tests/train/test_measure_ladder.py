@@ -46,6 +46,7 @@ def test_it_can_be_read(climbed):
     text = str(climbed)
     assert "1 encoder layer of width 8, batch 1 × 2 tokens" in text
     assert "not measured: TF32 is for NVIDIA GPUs" in text
+    assert max(map(len, text.splitlines())) <= 104  # else JupyterLab breaks the lines
     axes = climbed.plot().axes[0]
     assert len(axes.get_yticklabels()) == len(climbed.rungs)
     assert climbed.date in axes.get_title()
@@ -71,6 +72,18 @@ def test_every_rung_multiplies_in_its_own_precision():
                 step()
             found[way.precision] = products.dtypes
     assert found == {"fp32": {torch.float32}, "fp16": {torch.float16}, "bf16": {torch.bfloat16}}
+
+
+def test_only_the_upper_rungs_have_a_fused_optimizer(monkeypatch):
+    made, real = [], torch.optim.AdamW
+    monkeypatch.setattr(
+        torch.optim, "AdamW", lambda *given, fused, **named: made.append(fused) or real(*given, **named)
+    )
+    *ways, compiled = rungs.ways(describe_device("cpu").facts, torch.device("cpu"), True)
+    for way in ways:
+        rungs.step_of(way, rungs.Size(8, 1, 1, 2), torch.device("cpu"), 0)
+    assert made == [None] * 4 + [True]
+    assert compiled.fused
 
 
 def test_the_switches_are_turned_for_each_rung_and_put_back(monkeypatch):
@@ -134,3 +147,57 @@ def test_compilers_are_looked_for_without_being_tried(monkeypatch, tmp_path):
     monkeypatch.setattr(compilers.importlib.util, "find_spec", lambda name: None)
     assert "Triton" in compilers.why_no_compile(torch.device("cuda"))
     assert "not tried on 'mps'" in compilers.why_no_compile(torch.device("mps"))
+
+
+def test_the_ladders_fp32_is_fp32_whatever_is_around(monkeypatch):
+    seen, real = {}, ladders.step_of
+
+    def noting(way, *arguments):
+        step = real(way, *arguments)
+        cells = dict(
+            zip(step.__code__.co_freevars, (each.cell_contents for each in step.__closure__), strict=True)
+        )
+
+        def noted():
+            step()
+            weights = list(cells["run"].parameters())
+            seen[way.precision] = {each.dtype for each in weights} | {each.grad.dtype for each in weights}
+            seen[way.precision, "autocast"] = torch.is_autocast_enabled("cpu")
+            seen[way.precision, "scale"] = cells["scaler"].get_scale()
+
+        return noted
+
+    monkeypatch.setattr(ladders, "step_of", noting)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode(), torch.autocast("cpu"):
+            climbed = ladder("cpu", width=200, depth=1, batch_size=1, tokens=2, rounds=1)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert "width 200" in climbed.model
+    assert seen["fp32"] == seen["fp16"] == {torch.float32}
+    assert not seen["fp32", "autocast"], "backward would compute in 16 bits"
+    assert seen["fp16", "scale"] == 256.0, "no step was skipped"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"more": 1}, {"rungs": []}, {"rungs": None}, {"noise": "x"}, {"rungs": [{"name": "FP32"}]}],
+    ids=str,
+)
+def test_what_is_no_ladder_of_this_version_is_refused(climbed, change):
+    with pytest.raises(ValueError, match="no stored ladder, or one of another version"):
+        Ladder.from_dict(climbed.as_dict() | change)
+
+
+@pytest.mark.parametrize("change", [{"spread": [1, 2, 3]}, {"seconds": None}, {"speedup": "x"}], ids=str)
+def test_a_rung_is_measured_or_not(climbed, change):
+    stored = climbed.as_dict()
+    with pytest.raises(ValueError, match="no stored ladder"):
+        Ladder.from_dict(stored | {"rungs": [stored["rungs"][0] | change]})
+
+
+@pytest.mark.parametrize("device", ["gpu", 3.5])
+def test_a_device_that_is_none(device):
+    with pytest.raises(ValueError, match="no device of PyTorch"):
+        ladder(device, **SMALL)

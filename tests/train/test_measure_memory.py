@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from amp_lab.train.measure import memory_account, plot_accounts
+from amp_lab.train.measuring.ledger import Ledger
+from amp_lab.train.measuring.module_names import ModuleNames
 from benchmarks import memory
 
 FP32, HALF = 4, 2
@@ -265,6 +267,16 @@ def test_what_is_kept_by_hand_is_seen_too():
     one = account(Net(8, 100), torch.randn(4, 8), loss=lambda output, _: output.sum())
     assert one.activations == 4 * 100 * FP32
     assert one.outputs == 4 * 100 * FP32 + FP32  # the result that sum does not need, and the loss
+
+
+def test_the_ledger_forgets_a_storage_that_dies():
+    """Else the next one at its address would pass for saved."""
+    with Ledger("cpu", (), (), ModuleNames({})) as ledger:
+        kept, gone = torch.ones(8).exp(), torch.ones(8).exp()
+        ledger.save(kept), ledger.save(gone)
+        assert len(ledger.saved) == 2
+        del gone
+    assert ledger.saved == {kept.untyped_storage().data_ptr(): 32}
 
 
 def test_moments_and_sum():

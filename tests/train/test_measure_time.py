@@ -1,5 +1,7 @@
 """Interleaved timing: what counts, and what does not."""
 
+import math
+
 import pytest
 import torch
 
@@ -93,6 +95,10 @@ def test_what_prepares_a_way_is_not_timed(monkeypatch):
         ({"ways": {}}, "there are none"),
         ({"ways": {"x": int, "y (again)": int}}, "second turn"),
         ({"device": "cuda"}, "no CUDA device"),
+        ({"device": "gpu"}, "no device of PyTorch"),
+        ({"ways": [int]}, "ways is a dict"),
+        ({"ways": {1: int}, "baseline": 1}, "ways is a dict"),
+        ({"seed": [1]}, "whole number"),
     ],
 )
 def test_what_cannot_be_timed_is_refused(arguments, message, monkeypatch):
@@ -113,3 +119,44 @@ def test_one_thread_is_for_a_while():
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == threads
+
+
+def test_a_way_that_raises_is_named():
+    calls = []
+
+    def third_time():
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine") as caught:
+        compare({"FP32": int, "AMP": third_time}, baseline="FP32", rounds=9, warm_up=0)
+    assert caught.value.__notes__ == ["compare was timing 'AMP', in round 3 of 9"]
+
+
+def test_a_baseline_that_takes_no_time_has_no_ratios():
+    timings = Timings("x", {"x": (0.0,), "y": (1.0,), "x" + AGAIN: (0.0,)})
+    assert math.isnan(timings.ratio("y"))
+    assert "nan × x" in str(timings)
+
+
+def test_events_belong_to_the_device_that_is_asked_about(monkeypatch):
+    said = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self, stream):
+            said.append(stream)
+
+        def elapsed_time(self, end):
+            return 7000.0
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: said.append(str(device)))
+    timings = compare({"x": lambda: said.append("x")}, baseline="x", rounds=1, warm_up=0, device="cuda:1")
+    assert timings.seconds["x"] == (7.0,)
+    assert said[:5] == ["cuda:1", "stream of cuda:1", "x", "stream of cuda:1", "cuda:1"]

@@ -5,11 +5,13 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from amp_lab.autocast.emulate import tensor_cores
 from amp_lab.train.data import characters, digits, noisy_digits
 from amp_lab.train.models import character_model, denoiser, digit_classifier
+from amp_lab.train.transformer import Attention, Block
 
 
 def test_shapes_names_and_dtypes():
@@ -44,7 +46,7 @@ def test_the_seed_decides_and_the_global_random_numbers_stay():
 
 @pytest.mark.parametrize("width", [0, -1, 1.5, "8", True, None])
 def test_what_is_no_width(width):
-    with pytest.raises(ValueError, match="an int of at least 1"):
+    with pytest.raises(ValueError, match="a whole number of at least 1"):
         denoiser(width)
 
 
@@ -113,7 +115,7 @@ def test_why_it_stalls():
     assert max(p.grad.abs().max() for p in model.parameters()) > 2.0**-12
 
 
-@pytest.mark.parametrize("seed", ["x", None, 1.5, True, 2**64])
+@pytest.mark.parametrize("seed", ["x", None, 1.5, True, 2**63])
 def test_what_is_no_seed(seed):
     with pytest.raises(ValueError, match="a seed is a whole number"):
         denoiser(seed=seed)
@@ -169,6 +171,8 @@ def test_the_character_model():
     assert (logits.shape, logits.dtype) == ((3, 96, 8), torch.float32)
     assert model(text[:, :5]).shape == (3, 96, 5)
     assert F.cross_entropy(logits, text).item() == pytest.approx(np.log(96), rel=0.1)  # it knows nothing yet
+    for embedding in (model.characters, model.positions):
+        assert embedding.weight.std().item() == pytest.approx(0.02, rel=0.2)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     with pytest.raises(ValueError, match="the text has 9 characters, this model takes 8; make it with"):
         model(torch.zeros(1, 9, dtype=torch.int64))
@@ -181,6 +185,32 @@ def test_a_guess_sees_no_later_character_and_every_earlier_one():
     other[0, 4] = (text[0, 4] + 1) % 96
     changed = (model(text) - model(other)).abs().amax(1)[0] > 1e-7
     assert changed.tolist() == [False] * 4 + [True] * 4
+
+
+def test_its_attention_is_that_of_pytorch():
+    attention, theirs = Attention(16, 4, 0.0), nn.MultiheadAttention(16, 4, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(attention.qkv.weight)
+        theirs.in_proj_bias.copy_(attention.qkv.bias)
+    theirs.out_proj = attention.out
+    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    assert torch.allclose(attention(x), theirs(x, x, x, attn_mask=later)[0], atol=1e-6)
+
+
+def test_a_block_adds_what_its_two_parts_make():
+    block, x = Block(8, 2, 0.0), torch.randn(1, 3, 8)
+    for last in (block.attention.out, block.mlp[2]):
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+    assert torch.equal(block(x), x)
+    nn.init.ones_(block.mlp[2].bias)
+    assert torch.equal(block(x), x + 1)
+
+
+def test_dropout_is_in_both_parts_of_each_block():
+    model = character_model(8, layers=3, heads=2, dropout=0.25)
+    assert [each.p for each in model.modules() if isinstance(each, nn.Dropout)] == 6 * [0.25]
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -202,7 +232,8 @@ def test_the_character_model_learns_what_a_count_of_characters_does_not_know():
 
 
 @pytest.mark.parametrize("make", [denoiser, digit_classifier, character_model])
-def test_making_a_model_touches_no_random_number_and_no_default(make):
+def test_making_a_model_touches_no_random_number_and_no_default(make, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", None)  # torch.manual_seed would call it
     state, wanted = torch.get_rng_state(), make()
     torch.set_default_dtype(torch.float64)
     try:
@@ -219,7 +250,7 @@ def test_making_a_model_touches_no_random_number_and_no_default(make):
 @pytest.mark.parametrize("name", ["width", "layers", "heads", "length"])
 @pytest.mark.parametrize("value", [0, 1.5, "8", True])
 def test_what_is_no_size(name, value):
-    with pytest.raises(ValueError, match=re.escape(f"character_model({name}={value!r}): {name} is an int")):
+    with pytest.raises(ValueError, match=re.escape(f"character_model({name}={value!r}): {name} is a whole")):
         character_model(**{name: value})
 
 

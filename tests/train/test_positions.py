@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    Subset,
     WeightedRandomSampler,
 )
 
@@ -46,6 +48,26 @@ class OwnNoise(Plain):
 
     def __getitem__(self, index):
         return index, torch.rand((), generator=self.torch), self.numpy.random(), self.python.gauss(0, 1)
+
+
+class Transform:
+    """Draws from generators that are found only by looking into it; and from one that nobody can put back."""
+
+    def __init__(self):
+        self.state = np.random.RandomState(2)
+        self.other = {"generators": [random.Random(2)]}
+        self.system = random.SystemRandom()
+
+    def __call__(self, index):
+        return index, torch.rand(()), self.state.rand(), self.other["generators"][0].random()
+
+
+class Transformed(Plain):
+    def __init__(self):
+        self.transforms = [Transform()]
+
+    def __getitem__(self, index):
+        return self.transforms[0](index)
 
 
 class Stream(IterableDataset):
@@ -109,6 +131,9 @@ LOADERS = {
     ),
     "augmented": lambda: DataLoader(Noisy(), 4, shuffle=True),
     "augmented by its own": lambda: DataLoader(OwnNoise(), 4, shuffle=True),
+    "augmented by parts of parts": lambda: DataLoader(
+        Subset(ConcatDataset([Transformed(), OwnNoise()]), range(9, 40)), 8
+    ),
     "stream": lambda: DataLoader(Stream(), 4),
     "distributed": distributed,
     "telling": Telling,
@@ -224,6 +249,14 @@ def test_batches_that_were_read_ahead_come_again():
     assert again.taken == 3
 
 
+def test_a_loader_that_has_read_ahead_is_not_asked_for_its_place():
+    batches = begin("telling")
+    reading = iter(batches)
+    next(reading), next(reading)
+    assert batches.state_dict()["loader"]["at"] == 2
+    assert batches.state_dict(taken=1)["loader"] is None
+
+
 def test_workers_read_the_same(tmp_path):
     """They get their seeds from the state at the epoch's start."""
     make = lambda: Batches(DataLoader(Noisy(), 6, shuffle=True, num_workers=1))  # noqa: E731
@@ -273,6 +306,22 @@ def test_the_generators_of_a_loader():
     put_back(loader, before)
     assert [shown(batch)[1:] for batch in loader] == first
     assert own_states([1, 2]) == {}
+
+
+def test_generators_in_parts_of_parts():
+    loader = LOADERS["augmented by parts of parts"]()
+    first, second = "loader.dataset.dataset.datasets[0]", "loader.dataset.dataset.datasets[1]"
+    assert set(own_states(loader)) == {
+        f"{first}.transforms[0].state",
+        f"{first}.transforms[0].other['generators'][0]",
+        *(f"{second}.{name}" for name in ("torch", "numpy", "python")),
+    }
+
+
+def test_a_search_that_goes_in_circles_or_through_many_samples():
+    data = Plain()
+    data.itself, data.samples = data, [random.Random(index) for index in range(1000)]
+    assert own_states(DataLoader(data)) == {}
 
 
 # The global generators

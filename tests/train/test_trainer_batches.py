@@ -1,6 +1,7 @@
 """Every kind of batch and loader, optimizers and loss functions of every kind."""
 
 import collections
+import dataclasses
 
 import pytest
 import torch
@@ -216,3 +217,25 @@ def test_why_fused_sgd_with_momentum_is_refused():
     finally:
         torch.use_deterministic_algorithms(False)
     assert optimizer.state[weight]["momentum_buffer"].isnan().all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    logits: torch.Tensor
+    parts: tuple
+    size: int = 3
+    note: str = dataclasses.field(default="", init=False)
+
+
+def test_a_metric_gets_a_dataclass_in_fp32():
+    """Models of Hugging Face return such, and a metric asks for `outputs.logits`."""
+    half = torch.ones(2, dtype=torch.bfloat16)
+    seen = in_fp32(Output(half, (half,)))
+    assert isinstance(seen, Output)
+    assert seen.logits.dtype == seen.parts[0].dtype == torch.float32
+    assert seen.size == 3
+
+
+def test_a_packed_sequence_has_as_many_samples_as_sequences():
+    packed = pack_sequence([torch.ones(5, 2), torch.ones(3, 2), torch.ones(1, 2)])
+    assert samples_in((packed, torch.zeros(3))) == 3

@@ -1,18 +1,22 @@
 """`fit`: history, Ctrl+C, going on, what is put back, evaluation, checkpoints."""
 
+import copy
 import math
+import pickle
+import random
+import time
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import amp_lab
-from amp_lab.train.checkpoint import CheckpointError, Checkpoints
+from amp_lab.train.checkpoint import CheckpointError, Checkpoints, load_checkpoint, save_checkpoint
 from amp_lab.train.metrics import accuracy
-from amp_lab.train.trainer import Trainer
-from amp_lab.train.training.errors import OutOfMemory
-from amp_lab.train.training.history import EpochRecord, History, StepRecord
+from amp_lab.train.saving import random_states
+from amp_lab.train.trainer import EpochRecord, History, OutOfMemory, StepRecord, Trainer
 from tests.train.small_runs import (
     DATA,
     INPUTS,
@@ -49,6 +53,20 @@ def test_the_same_seed_the_same_run():
     one, other = trained(2), trained(2)
     assert one.history == other.history
     assert same_bits(weights(one.model), weights(other.model))
+
+
+def test_the_seed_is_set_for_all_three_generators():
+    drawn = []
+
+    def draw(_):
+        drawn.append((torch.rand(()).item(), np.random.rand(), random.random()))
+
+    for before in (1, 2):
+        torch.manual_seed(before)
+        np.random.seed(before)
+        random.seed(before)
+        make_trainer(seed=3, callback=draw).fit(make_loader())
+    assert drawn[:7] == drawn[7:]
 
 
 def test_history_survives_repeated_calls():
@@ -100,8 +118,22 @@ def test_ctrl_c_and_on_without_a_checkpoint(accumulate):
     done = trainer.step
     assert f"{done} steps are done, and trainer.history has them. Call fit again" in caught.value.__notes__[0]
     assert len(trainer.history) == done > 0
+    assert all(each.grad is None for each in trainer.model.parameters())
     trainer.fit(loader, epochs=3)
     undisturbed.fit(make_loader(shuffle=True), epochs=3)
+    assert trainer.history == undisturbed.history
+    assert same_bits(weights(trainer.model), weights(undisturbed.model))
+
+
+def test_stopped_and_on_in_the_same_process():
+    settings = {"accumulate": 2, "seed": 1}
+    trainer, undisturbed = make_trainer(**settings), make_trainer(**settings)
+    trainer.callback = lambda _: trainer.stop() if trainer.step == 2 else None
+    loader = make_loader(shuffle=True)
+    trainer.fit(loader, epochs=2)
+    assert trainer.step == 2
+    trainer.fit(loader, epochs=2)
+    undisturbed.fit(make_loader(shuffle=True), epochs=2)
     assert trainer.history == undisturbed.history
     assert same_bits(weights(trainer.model), weights(undisturbed.model))
 
@@ -169,6 +201,7 @@ def test_resume_is_exact(tmp_path, precision, accumulate, every):
     )
     first.fit(make_loader(shuffle=True), make_loader(), epochs=3)
     assert (first.stopped, first.step) == ("trainer.stop() was called", stop_at)
+    assert first.checkpoints.newest.name == f"step-{stop_at:010d}.pt"
 
     torch.manual_seed(99)
     second = make(checkpoints=Checkpoints(tmp_path, every=every))
@@ -177,6 +210,41 @@ def test_resume_is_exact(tmp_path, precision, accumulate, every):
     assert same_bits(weights(second.model), weights(undisturbed.model))
     assert second.scaler.state_dict() == undisturbed.scaler.state_dict()
     assert second.scheduler.state_dict() == undisturbed.scheduler.state_dict()
+
+
+class NoisyDev(torch.utils.data.Dataset):
+    """Draws from a generator of its own."""
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(2)
+
+    def __len__(self):
+        return len(DATA)
+
+    def __getitem__(self, index):
+        inputs, target = DATA[index]
+        return inputs + torch.randn(6, generator=self.generator), target
+
+
+def test_resume_puts_back_the_generator_of_the_dev_set(tmp_path):
+    def fit(trainer, epochs, **settings):
+        return trainer.fit(
+            make_loader(), torch.utils.data.DataLoader(NoisyDev(), 8), epochs=epochs, **settings
+        )
+
+    undisturbed = fit(make_trainer(), 3)
+    fit(make_trainer(checkpoints=Checkpoints(tmp_path)), 2)
+    assert fit(make_trainer(checkpoints=Checkpoints(tmp_path)), 3, resume=True) == undisturbed
+
+
+def test_the_number_of_the_epoch_counts_on_over_calls():
+    """A DistributedSampler shuffles by it."""
+    seen, sampler = [], torch.utils.data.SequentialSampler(DATA)
+    sampler.set_epoch = seen.append
+    trainer, loader = make_trainer(), torch.utils.data.DataLoader(DATA, 8, sampler=sampler)
+    trainer.fit(loader, epochs=1)
+    trainer.fit(loader, epochs=3)
+    assert seen == [0, 1, 2]
 
 
 def test_resume_in_an_empty_folder_begins(tmp_path):
@@ -253,7 +321,7 @@ def test_fp32_is_fp32_meanwhile_and_all_is_put_back(matmul, fails):
 
 @pytest.mark.usefixtures("switches_kept")
 def test_tf32_on_both_names():
-    from amp_lab.train.training.precision import fp32_products
+    from amp_lab.train.precision import fp32_products
 
     before = switches()
     with fp32_products("tf32"):
@@ -319,6 +387,20 @@ def test_metrics_see_fp32(precision):
     assert seen == [{"fp16": torch.float16, "bf16": torch.bfloat16}[precision], torch.float32]
 
 
+def test_metrics_are_fp32_where_the_loss_is_in_16_bits():
+    trainer = make_trainer(
+        precision="bf16", loss_fn=lambda o, t: o.mean(), metrics={"third": lambda o, t: 1 / 3}
+    )
+    assert trainer.evaluate([(INPUTS, TARGETS)])["third"] == pytest.approx(1 / 3, rel=1e-7)
+
+
+def test_evaluation_makes_no_graph():
+    seen = []
+    trainer = make_trainer(metrics={"m": lambda o, t: seen.append(o.requires_grad) or 0})
+    trainer.evaluate([(INPUTS, TARGETS)])
+    assert seen == [False]
+
+
 def test_a_dev_loss_that_is_infinite_is_nan_and_no_crash():
     trainer = make_trainer(loss_fn=lambda o, t: o.mean() * 0 + (math.inf if len(t) == 4 else -math.inf))
     assert math.isnan(trainer.evaluate(make_loader())["loss"])
@@ -339,6 +421,9 @@ def test_callback_sees_each_record():
         RuntimeError(
             "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried"
         ),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
     ],
 )
 def test_out_of_memory_says_what_to_try(error):
@@ -401,6 +486,32 @@ def test_history_equality_and_state():
     assert repr(trainer.history).startswith("History: 12 steps; after 2 epochs: training loss ")
 
 
+def test_a_history_of_any_records_survives_saving(tmp_path):
+    """All bits of FP64 numbers; None and NaN are two things; and 100,000 steps are saved in a moment."""
+    numbers = [0.1, 5e-324, -0.0, math.nan, math.inf, 2.0**-149, 1 / 3]
+    rows = zip(numbers, [None, *numbers[:-1]], ["", "overflow", "loss", "", "", "", ""], strict=True)
+    history, again = History(), History()
+    history.steps = [StepRecord(2**40, n, x, x, x, norm, said, 3) for n, (x, norm, said) in enumerate(rows)]
+    history.epochs = [EpochRecord(0, 0.1, None, {}, 1.0), EpochRecord(1, 0.1, math.nan, {"a": 1 / 3}, 2.0)]
+    save_checkpoint(tmp_path / "a.pt", history.state_dict())
+    again.load_state_dict(load_checkpoint(tmp_path / "a.pt"))
+    assert repr((again.steps, again.epochs)) == repr((history.steps, history.epochs))
+    history.steps *= 15_000
+    start = time.thread_time()
+    save_checkpoint(tmp_path / "b.pt", history.state_dict())
+    assert time.thread_time() - start < 1.5  # 0.15 on an idle machine; as lists of numbers it took 6
+
+
+def test_checkpoints_as_a_folder(tmp_path):
+    for folder in (tmp_path / "a", str(tmp_path / "b")):
+        trainer = make_trainer(checkpoints=folder)
+        trainer.fit(make_loader(), epochs=2)
+        assert [path.name for path in trainer.checkpoints.paths] == [
+            "step-0000000006.pt",
+            "step-0000000012.pt",
+        ]
+
+
 def test_no_warning_of_pytorch_with_a_scheduler_and_a_first_step_that_is_skipped():
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -417,3 +528,83 @@ def test_no_warning_of_pytorch_with_a_scheduler_and_a_first_step_that_is_skipped
         history = trainer.fit(make_loader())
     assert history.skipped == [True] + [False] * 5
     assert history.lrs == [0.1, 0.1, 0.05, 0.025, 0.0125, 0.00625]
+
+
+@pytest.mark.parametrize(
+    "act", [lambda trainer: trainer.fit(make_loader()), lambda trainer: trainer.load("a.pt")]
+)
+def test_a_fit_in_its_own_callback_is_refused(act, tmp_path, monkeypatch):
+    """Two at once would take each other's batches and steps."""
+    monkeypatch.chdir(tmp_path)
+    make_trainer().save("a.pt")
+    trainer = make_trainer(callback=lambda record: act(trainer))
+    with pytest.raises(RuntimeError, match=r"this Trainer's fit is running: let it end first"):
+        trainer.fit(make_loader())
+    trainer.callback = None
+    assert len(trainer.fit(make_loader())) == 6
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda trainer: pickle.loads(pickle.dumps(trainer))])
+def test_a_copy_that_is_made_in_a_callback_goes_on_the_same_way(copied):
+    copies = []
+    trainer = make_trainer(make_model(dropout=0.5), precision="fp16")
+    trainer.callback = Third(trainer, copied, copies)
+    undisturbed = trainer.fit(make_loader(shuffle=True))
+    (twin,) = copies
+    twin.callback = None
+    assert len(twin.history) == 3
+    random_states.restore(trainer.callback.random)
+    assert twin.fit(make_loader(shuffle=True)) == undisturbed
+    assert same_bits(weights(twin.model), weights(trainer.model))
+
+
+class Third:
+    """A callback that copies its Trainer after the third step."""
+
+    def __init__(self, trainer, copied, copies):
+        self.trainer, self.copied, self.copies = trainer, copied, copies
+
+    def __call__(self, record):
+        if getattr(record, "step", None) == 2:
+            self.trainer.callback = None
+            self.random = random_states.capture()
+            self.copies.append(self.copied(self.trainer))
+            self.trainer.callback = self
+
+
+def test_a_default_device_elsewhere_is_left_alone(tmp_path):
+    trainer = make_trainer(precision="fp16", accumulate=2, checkpoints=tmp_path)
+    batches = [tuple(map(torch.clone, batch)) for batch in make_loader()]
+    with torch.device("meta"):
+        trainer.fit(batches, batches)
+    other = make_trainer(precision="fp16", accumulate=2)
+    assert other.fit(batches, batches) == trainer.history
+
+
+def adam_w(model):
+    return torch.optim.AdamW(model.parameters())
+
+
+def two_groups(model):
+    return torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[3].parameters()}], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (adam_w, "the state of SGD, and this Trainer's optimizer is AdamW"),
+        (two_groups, r"parameter groups of \[4\] tensors, and this Trainer's of \[2, 2\]"),
+    ],
+)
+def test_the_state_of_another_optimizer_is_refused_before_anything_is_loaded(make, said):
+    """PyTorch would put the settings of SGD into AdamW, which then fails for want of `betas`, a step later."""
+    saved = make_trainer()
+    saved.fit(make_loader())
+    model = make_model()
+    trainer = make_trainer(model, make(model))
+    before, settings = weights(model), repr(trainer.optimizer)
+    with pytest.raises(ValueError, match=rf"{said}(.|\n)*load_weights"):
+        trainer.load_state_dict(saved.state_dict())
+    assert same_bits(weights(model), before)
+    assert repr(trainer.optimizer) == settings
+    assert trainer.step == 0

@@ -1,13 +1,15 @@
 """A loss that is NaN or infinite: raise with a diagnosis, skip, stop. The weights are as they were before the step."""
 
 import math
+import re
 
 import pytest
 import torch
 from torch import nn
 
 from amp_lab.autocast.emulate import cuda_autocast
-from amp_lab.train.training.errors import NonFiniteLoss
+from amp_lab.train.checkpoint import Checkpoints
+from amp_lab.train.trainer import NonFiniteLoss
 from tests.train.small_runs import make_loader, make_model, make_trainer, same_bits, weights
 
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -45,6 +47,7 @@ def test_raise(precision, accumulate):
     assert error.batch[0].isnan().any()
     assert error.report.cause
     assert str(error.report) in str(error)
+    assert str(error).endswith('To go on without such batches: Trainer(..., on_nonfinite="skip").')
     assert ("micro-batch 3 of 3" in str(error)) == (accumulate == 3)
     assert all(each.grad is None for each in model.parameters())
 
@@ -80,8 +83,14 @@ def test_skip_does_not_go_on_with_what_is_spoilt():
     """A NaN in the input spoils the running mean of BatchNorm for ever: to skip the step would hide that."""
     model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
     trainer = make_trainer(model, on_nonfinite="skip")
-    with pytest.raises(NonFiniteLoss, match=r"the buffer '0\.running_mean' is not finite: an earlier batch"):
+    with pytest.raises(
+        NonFiniteLoss, match=r"The buffer '0\.running_mean' is not finite: the forward"
+    ) as caught:
         trainer.fit(with_a_nan())
+    assert (
+        caught.value.report.cause == "nan-in-data"
+    )  # it was this batch, in the forward pass that gave the loss
+    assert "on_nonfinite" not in str(caught.value)
 
 
 def test_stop():
@@ -91,6 +100,7 @@ def test_stop():
     assert trainer.stopped == "the loss of step 2, epoch 0, is nan"
     assert [each.skipped for each in history.steps] == ["", "", "loss"]
     assert history.epochs == []
+    assert all(each.grad is None for each in trainer.model.parameters())
     reached = make_trainer()
     reached.fit(batches[:2])
     assert same_bits(weights(trainer.model), weights(reached.model))
@@ -121,6 +131,50 @@ def test_gradients_that_are_not_finite_where_no_scaler_looks(precision):
     assert same_bits(before, weights(model))
 
 
+class SpoiltInStep2(nn.Linear):
+    """One gradient that is not finite, of a finite loss."""
+
+    calls = 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        bad = (self.weight * 0).square().sum().sqrt() if self.calls == 3 else 0.0
+        return super().forward(inputs) + bad
+
+
+def test_weights_that_a_gradient_has_spoilt_where_nobody_looked():
+    trainer = make_trainer(SpoiltInStep2(6, 3))
+    said = re.escape(
+        "The weight 'weight' is not finite: step 2, or one before it, spoilt it: its loss was finite"
+    )
+    with pytest.raises(NonFiniteLoss, match=rf"the loss of step 3(.|\n)*{said}.*clip_norm=math\.inf"):
+        trainer.fit(make_loader())
+    assert math.isfinite(trainer.history.losses[2])
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip", "stop"])
+def test_spoilt_weights_are_not_saved(tmp_path, policy):
+    """A run that is resumed would go on from them."""
+    checkpoints = Checkpoints(tmp_path, every=1)
+    trainer = make_trainer(SpoiltInStep2(6, 3), checkpoints=checkpoints, on_nonfinite=policy)
+    if policy == "stop":
+        trainer.fit(make_loader())
+        assert trainer.stopped.startswith("The weight 'weight' is not finite: step 2")
+    else:
+        with pytest.raises(
+            NonFiniteLoss, match=r"(?s)'weight' is not finite: step 2.*No checkpoint was saved"
+        ):
+            trainer.fit(make_loader())
+    assert [path.name for path in checkpoints.paths] == ["step-0000000001.pt", "step-0000000002.pt"]
+
+
+def test_the_infinities_of_a_mask_are_no_harm():
+    model = make_model()
+    model.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+    trainer = make_trainer(model, on_nonfinite="skip")
+    assert sum(trainer.fit(with_a_nan()).skipped) == 1
+
+
 @pytest.mark.parametrize("policy", ["raise", "skip", "stop"])
 def test_a_scale_that_has_sunk_to_nothing(policy):
     model = SqrtAtZero(6, 3)
@@ -149,6 +203,7 @@ def test_the_diagnosis_of_an_overflow_in_the_forward_pass():
         trainer.fit(batches)
     assert (caught.value.report.cause, caught.value.report.cures) == ("forward-overflow", False)
     assert caught.value.report.op == "linear"
+    assert "on CUDA's lower-precision list" in caught.value.report.first.op.reason
 
 
 def test_a_loss_of_minus_and_plus_infinity():

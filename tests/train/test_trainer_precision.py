@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from amp_lab.autocast.emulate import cuda_autocast, tensor_cores
-from amp_lab.device.facts import GpuFacts
-from amp_lab.train.training.precision import choose
-from tests.device.machines import AMD, CPUS, NVIDIA, facts, nvidia, on_cpu
+from amp_lab.device.facts import AmpFacts, GpuFacts
+from amp_lab.train import precision as precisions
+from amp_lab.train.precision import choose, lacks
+from tests.device.machines import AMD, CPUS, NVIDIA, facts, nvidia, on_cpu, report
 from tests.train.small_runs import make_loader, make_model, make_trainer, same_bits, weights
 
 
@@ -33,6 +34,43 @@ def test_apple():
 @pytest.mark.parametrize("cpu", CPUS)
 def test_cpus(cpu):
     assert choose(on_cpu(*cpu[:4])) == ("bf16" if cpu[5] == "matrix units" else "fp32")
+
+
+@pytest.mark.parametrize(
+    ("precision", "machine", "said"),
+    [
+        (
+            "tf32",
+            facts(nvidia("Tesla T4", (7, 5))),
+            "TF32 is for NVIDIA GPUs from compute capability 8.0; Tesla T4",
+        ),
+        ("tf32", facts(nvidia()), ""),
+        (
+            "tf32",
+            facts(GpuFacts("amd", "AMD Instinct", 2**36, architecture="gfx942")),
+            "AMD Instinct has none",
+        ),
+        (
+            "bf16",
+            facts(amp=AmpFacts(("float16",), "float16", True)),
+            "torch.autocast does not take bfloat16 on",
+        ),
+        ("fp16", facts(amp=AmpFacts(("float16",), "float16", False)), "GradScaler does not work on"),
+        ("fp16", facts(amp=AmpFacts(None, None, None)), ""),  # nothing is known: PyTorch will say
+    ],
+)
+def test_what_a_device_lacks(precision, machine, said):
+    assert said in lacks(precision, machine)
+    assert bool(said) == bool(lacks(precision, machine))
+
+
+def test_emulated_bf16_is_warned_of(monkeypatch):
+    monkeypatch.setattr(
+        precisions, "describe_device", lambda device: report(facts(nvidia("Tesla T4", (7, 5))))
+    )
+    with pytest.warns(UserWarning, match='Tesla T4 emulates BF16, which is slow: take "fp16" or "auto"'):
+        assert precisions.resolved("bf16", torch.device("cuda")) == "bf16"
+    assert precisions.resolved("auto", torch.device("cuda")) == "fp16"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])

@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPl
 from torch.utils.data import DataLoader, TensorDataset
 
 from amp_lab.scaling import DynamicLossScaler
+from amp_lab.train.checkpoint import CheckpointError, Checkpoints
 from amp_lab.train.trainer import Trainer
 
 DATA = TensorDataset(torch.ones(8, 4), torch.zeros(8, 2))
@@ -21,6 +22,12 @@ def trained(model=None, loss_fn=nn.functional.mse_loss, optimizer=None, **settin
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer
     settings = {"precision": "fp32", "progress": False, "device": "cpu", **settings}
     return Trainer(model, loss_fn, optimizer, **settings)
+
+
+def made_in_inference_mode():
+    with torch.inference_mode():
+        model = nn.Linear(4, 2)
+    return trained(model)
 
 
 def with_scheduler(make, **settings):
@@ -115,7 +122,22 @@ WHEN_MADE = {
     "model without a device": (
         lambda: trained(nn.Linear(4, 2, device="meta"), device=None),
         ValueError,
-        "the model lies on meta: Trainer needs it on one real device",
+        "the model lies on the meta device, without values: model.to_empty(device=...)",
+    ),
+    "model on meta, and a device": (
+        lambda: trained(nn.Linear(4, 2, device="meta")),
+        ValueError,
+        "the model lies on the meta device, without values",
+    ),
+    "model made in inference mode": (
+        made_in_inference_mode,
+        ValueError,
+        "the weight 'weight' was made in torch.inf",
+    ),
+    "clipping of sparse gradients": (
+        lambda: trained(nn.Sequential(nn.Embedding(3, 2, sparse=True)), clip_norm=1.0),
+        ValueError,
+        "the module '0' has sparse=True, and PyTorch computes no norm of sparse gradients",
     ),
     "accumulate 0": (
         lambda: trained(accumulate=0),
@@ -146,10 +168,10 @@ WHEN_MADE = {
         ValueError,
         "on_nonfinite='ignore': it is one of 'raise', 'skip', 'stop'",
     ),
-    "checkpoints as a path": (
-        lambda: trained(checkpoints="runs"),
+    "checkpoints of another kind": (
+        lambda: trained(checkpoints=3),
         TypeError,
-        "checkpoints is a Checkpoints(folder)",
+        "checkpoints is a folder, or a Checkpoints(folder)",
     ),
     "callback": (
         lambda: trained(callback=3),
@@ -193,6 +215,10 @@ def test_when_made(make, kind, said):
         make()
 
 
+def test_weights_that_are_not_trained_may_be_in_16_bits():
+    trained(nn.Sequential(nn.Linear(4, 4).half().requires_grad_(False), nn.Linear(4, 2)))
+
+
 def half_graph(outputs, target):
     return nn.functional.mse_loss(outputs.detach(), target)
 
@@ -206,8 +232,25 @@ def fit(loader=LOADER, dev=None, *, epochs=1, resume=False, **settings):
 
 
 def inside(region, **settings):
+    trainer = trained(**settings)
     with region:
-        fit(**settings)
+        trainer.fit(LOADER)
+
+
+class HalfUsed(nn.Module):
+    """The first layer has no part in the result."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        return self.second(inputs)
+
+
+def of_the_first_layer(precision):
+    model = HalfUsed()
+    fit(model=model, optimizer=torch.optim.SGD(model.first.parameters(), lr=0.1), precision=precision)
 
 
 class OwnLoss(nn.Linear):
@@ -284,6 +327,37 @@ WHEN_FITTED = {
         lambda: inside(torch.autocast("cpu", torch.bfloat16)),
         RuntimeError,
         "in an autocast region, which keeps cast weights",
+    ),
+    "no gradient": (
+        lambda: of_the_first_layer("fp32"),
+        ValueError,
+        "no parameter of the optimizer got a gradient",
+    ),
+    "no gradient, scaled": (
+        lambda: of_the_first_layer("fp16"),
+        ValueError,
+        "no parameter of the optimizer got a grad",
+    ),
+    "resume of a number": (
+        lambda: fit(resume=1),
+        TypeError,
+        "resume is True, False or the path of a checkpoint",
+    ),
+    "resume of nothing": (lambda: fit(resume=None), TypeError, "or the path of a checkpoint, not None"),
+    "a metric without a result": (
+        lambda: fit(dev=LOADER, metrics={"mean": lambda outputs, target: None}),
+        TypeError,
+        "the metric 'mean' returned a NoneType; it must return one number",
+    ),
+    "a loss with more": (
+        lambda: fit(loss_fn=lambda outputs, target: (outputs.mean(), 3)),
+        TypeError,
+        "loss_fn returned a tuple; it must return the loss alone",
+    ),
+    "the best by a dev loss, without a dev set": (
+        lambda: fit(checkpoints=Checkpoints("runs", best="loss")),
+        CheckpointError,
+        "best='min loss': no value of this name is measured, only nothing. Give fit a dev_loader",
     ),
     "epochs or steps": (
         lambda: with_scheduler(lambda o: CosineAnnealingLR(o, T_max=5)).fit(LOADER, epochs=5),

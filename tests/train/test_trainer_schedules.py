@@ -3,16 +3,20 @@
 import pytest
 import torch
 from torch.optim.lr_scheduler import (
+    ChainedScheduler,
     CosineAnnealingLR,
     ExponentialLR,
+    LambdaLR,
     LinearLR,
     MultiStepLR,
     OneCycleLR,
+    PolynomialLR,
     ReduceLROnPlateau,
     SequentialLR,
     StepLR,
 )
 
+from amp_lab.train.training.schedules import Schedule
 from tests.train.small_runs import make_loader, make_model, make_trainer
 
 
@@ -47,7 +51,11 @@ def test_with_each_epoch():
         lambda o: CosineAnnealingLR(o, 3),
         lambda o: MultiStepLR(o, [1, 3]),
         lambda o: LinearLR(o, total_iters=3),
-        lambda o: StepLR(o, 5),  # 5 steps are less than an epoch
+        lambda o: MultiStepLR(o, [2, 5]),  # 5 steps are less than an epoch
+        lambda o: PolynomialLR(o, 7),  # it ends at 0, and would be there in the second epoch
+        lambda o: ExponentialLR(o, 0.3),  # 0.3^18 of the learning rate would be left
+        lambda o: StepLR(o, 4, 0.001),
+        lambda o: ChainedScheduler([LinearLR(o, total_iters=2), ExponentialLR(o, 0.9)]),
         lambda o: SequentialLR(o, [LinearLR(o, total_iters=2), ExponentialLR(o, 0.9)], [2]),
     ],
 )
@@ -61,7 +69,16 @@ def test_a_number_that_looks_like_epochs_is_asked_about(make):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda o: CosineAnnealingLR(o, 18), lambda o: OneCycleLR(o, 1e-3, total_steps=18)]
+    "make",
+    [
+        lambda o: CosineAnnealingLR(o, 18),
+        lambda o: OneCycleLR(o, 1e-3, total_steps=18),
+        lambda o: LinearLR(o, total_iters=4),  # a warm-up within the first epoch
+        lambda o: SequentialLR(o, [LinearLR(o, total_iters=2), CosineAnnealingLR(o, 16)], [2]),
+        lambda o: StepLR(o, 4, 0.5),
+        lambda o: ExponentialLR(o, 0.9),
+        lambda o: LambdaLR(o, lambda step: 1 - step / 18),
+    ],
 )
 def test_a_number_of_steps_is_not_asked_about(make):
     run(make, 3)
@@ -83,6 +100,23 @@ def test_an_epoch_without_a_step_does_not_count():
     )
     assert trainer.history.skipped == [True] * 12
     assert lrs == [1.0] * 12
+
+
+def test_a_step_from_before_a_checkpoint_counts():
+    """Even if the scaler skips all that are left of the epoch."""
+
+    def make():
+        optimizer = torch.optim.SGD(make_model().parameters(), lr=1.0)
+        return optimizer, Schedule(StepLR(optimizer, 1, gamma=0.5), "epoch")
+
+    optimizer, schedule = make()
+    optimizer.step()
+    schedule.stepped()
+    resumed, again = make()
+    again.load_state_dict(schedule.state_dict())
+    resumed.step()  # PyTorch warns if none came before the scheduler's
+    again.epoch_ended(None)
+    assert resumed.param_groups[0]["lr"] == 0.5
 
 
 def test_accumulation_counts_steps_and_not_batches():

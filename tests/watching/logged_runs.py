@@ -20,7 +20,7 @@ def run(fault="", *, seed=0, steps=STEPS, init=2.0**14, interval=25, after=False
     """
     with torch.random.fork_rng(devices=[]), one_thread(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler", UserWarning)
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return _Loop(fault, init, interval, after, size).rows(steps)
 
 

@@ -31,7 +31,7 @@ class Training:
     ) -> None:
         dice = torch.Generator().manual_seed(0)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             self.model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1))
         self.optimizer = kind(self.model.parameters(), **{"lr": 0.01, **settings})  # type: ignore[arg-type]
         self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=growth_interval)

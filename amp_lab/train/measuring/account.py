@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
 import torch
 
+from amp_lab.autocast.report.words import dtype_in_words
 from amp_lab.train.measuring.ledger import Birth
 from amp_lab.train.measuring.units import in_bytes
 
@@ -45,12 +47,13 @@ class MemoryAccount:
     Attributes:
         what: in which precision the step was run.
         weights: the parameters, trained or not.
-        gradients: `.grad` of all parameters after backward.
+        gradients: `.grad` after backward, of all parameters, and of inputs that ask for one.
         optimizer_state: what the optimizer keeps from step to step, from the first step on.
         activations: made in forward and alive after it, for backward. Parameters, casts of weights and inputs are none;
             FP32 copies that autocast makes for softmax, norms and losses are.
         cached_casts: 16-bit copies of weights that backward needs, and keeps until it has used them.
-        buffers: of modules, such as BatchNorm's averages, and other tensors that were there before.
+        buffers: of modules, after forward, such as BatchNorm's averages; other tensors that modules hold, or that were
+            there before.
         inputs: the batch.
         outputs: the model's result and the loss, where backward does not need them: a loop's variables keep them.
         casts_freed: 16-bit copies of weights that only autocast's cache keeps; they end with the region, and are not
@@ -120,7 +123,9 @@ class MemoryAccount:
         """Return name, bytes and a note, line by line."""
         shares = self.activations_by_dtype.items()
         notes = {
-            "activations": ", ".join(f"{in_bytes(size)} in {_short(dtype)}" for dtype, size in shares),
+            "activations": ", ".join(
+                f"{in_bytes(size)} in {dtype_in_words(dtype)}" for dtype, size in shares
+            ),
             "casts of weights": f"and {in_bytes(self.casts_freed)} that end with the region"
             if self.casts_freed
             else "",
@@ -138,12 +143,14 @@ class MemoryAccount:
         return plot_accounts({self.what: self})
 
 
-def plot_accounts(accounts: dict[str, MemoryAccount], title: str | None = None) -> Any:
+def plot_accounts(accounts: Mapping[str, MemoryAccount], title: str | None = None) -> Any:
     """Return a figure with one bar for each account, stacked by category, in MiB; the keys are their names."""
     from amp_lab.view.memory_bars import memory_bars  # matplotlib takes a second to import
 
+    if not isinstance(accounts, Mapping) or not all(
+        isinstance(each, MemoryAccount) for each in accounts.values()
+    ):
+        raise TypeError(
+            'plot_accounts draws a dict of accounts by name, such as {"FP32": memory_account(...)}'
+        )
     return memory_bars({name: account.categories for name, account in accounts.items()}, title)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
+from amp_lab.autocast.report.words import dtype_in_words
 from amp_lab.train.measuring.account import MemoryAccount, Moments
 from amp_lab.train.measuring.batches import casts_of, dtype_or_none, region, scalar
-from amp_lab.train.measuring.ledger import Birth, Ledger, sizes
+from amp_lab.train.measuring.ledger import Birth, Ledger
 from amp_lab.train.measuring.module_names import ModuleNames
 from amp_lab.train.measuring.states import state_sizes
+from amp_lab.train.measuring.storages import sizes, tensors_of
 from amp_lab.watching.overflow import batch_of
 from amp_lab.watching.replaying.batches import Batch, fresh, kept
 
@@ -59,10 +62,21 @@ def memory_account(
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer is one of torch.optim, not a {type(optimizer).__name__}")
     run = batch_of(model, loss_fn, batch, device_type=device_type, dtype=dtype_or_none(dtype))
-    with kept(run), fresh(run), casts_of(run), torch.enable_grad():
+    if optimizer is not None:
+        _check_optimizer(optimizer, run)
+    with torch.inference_mode(False), torch.enable_grad(), kept(run), fresh(run), casts_of(run):
         counted = _Counted.of(run)
     state, made = state_sizes(optimizer, counted.gradients) if optimizer is not None else ({}, 0)
     return counted.account(run, sum(state.values()) + made)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, run: Batch) -> None:
+    known = {id(each) for part in run.parts() for each in part.parameters(recurse=False)}
+    if not any(id(each) in known for group in optimizer.param_groups for each in group["params"]):
+        raise ValueError(
+            f"optimizer: this {type(optimizer).__name__} has none of the model's parameters; make it of "
+            "model.parameters()"
+        )
 
 
 @dataclass
@@ -71,6 +85,7 @@ class _Counted:
 
     weights: int
     buffers: int
+    replaced: int
     inputs: int
     kept: list[Birth]
     outputs: list[Birth]
@@ -85,27 +100,26 @@ class _Counted:
         there = _There(run)
         names = ModuleNames(dict(run.modules))
         ledger = Ledger(run.runs_on, there.known, there.weights, names)
-        saved: dict[int, int] = {}
+        hooks = torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda tensor: tensor)
         with ledger, names, _results(run) as results:
-            with region(run), _saved(saved):
+            with region(run), hooks:
                 loss = run.call(*run.inputs, **run.keywords)
                 casts = _casts(ledger)
-            alive = dict(ledger.alive)  # the region is over, and with it autocast's cache
-            freed = casts - _casts(ledger)
+            freed = casts - _casts(ledger)  # the region is over, and with it autocast's cache
+            after = _After(dict(ledger.alive), dict(ledger.saved), sizes((results, loss)), _buffers(run))
             scalar(loss).backward()  # type: ignore[no-untyped-call]
             after_backward = ledger.bytes
-        held = sizes((results, loss))
-        outputs = {address for address in alive if address in held and address not in saved}
-        known_before = {address: size for address, size in saved.items() if address not in alive}
+        replaced, new_buffers = after.replaced(there), sum(each.bytes for each in after.new_buffers())
         return cls(
             weights=sum(there.weights.values()),
-            buffers=sum((there.buffers | _without(known_before, there.known)).values()),
+            buffers=sum(after.old_buffers(there).values()) + new_buffers,
+            replaced=sum(replaced.values()),
             inputs=sum(there.inputs.values()),
-            kept=[birth for address, birth in alive.items() if address not in outputs],
-            outputs=[alive[address] for address in outputs],
+            kept=after.kept(),
+            outputs=after.outputs(),
             casts_freed=freed,
-            after_backward=after_backward,
-            peak=ledger.peak,
+            after_backward=after_backward - new_buffers,
+            peak=ledger.peak - new_buffers,
             peak_operator=ledger.peak_operator,
             gradients={each: each.grad for each in there.leaves if each.grad is not None},
         )
@@ -129,7 +143,7 @@ class _Counted:
             moments=Moments(
                 after_forward=there + kept + outputs,
                 after_backward=there + self.after_backward,
-                peak=there + self.peak,
+                peak=there + self.replaced + self.peak,
                 peak_operator=self.peak_operator,
             ),
             activation_rows=tuple(sorted(activations, key=lambda each: -each.bytes)),
@@ -141,15 +155,60 @@ class _There:
 
     def __init__(self, run: Batch) -> None:
         parts = run.parts()
-        parameters = [each for part in parts for each in part._parameters.values() if each is not None]
+        parameters = [each for part in parts for each in part.parameters(recurse=False)]
         self.weights = sizes(parameters)
-        self.buffers = _without(sizes([[part._buffers, vars(part)] for part in parts]), self.weights)
+        self.buffers = _without(_buffers(run), self.weights)
         self.inputs = _without(sizes((run.inputs, dict(run.keywords))), self.weights | self.buffers)
         self.known = self.weights | self.buffers | self.inputs
-        self.leaves = list(dict.fromkeys(parameters))
+        inputs = [each for each in tensors_of((run.inputs, dict(run.keywords))) if each.requires_grad]
+        self.leaves = [each for each in dict.fromkeys([*parameters, *inputs]) if each.is_leaf]
 
 
-def _without(some: dict[int, int], others: dict[int, int]) -> dict[int, int]:
+def _buffers(run: Batch) -> dict[int, int]:
+    """Return the storages of what modules hold now, parameters among them."""
+    return sizes([[part._buffers, vars(part)] for part in run.parts()])
+
+
+@dataclass(frozen=True)
+class _After:
+    """The storages after forward, by address: those that it made, and those that backward, results, modules hold."""
+
+    alive: dict[int, Birth]
+    saved: dict[int, int]
+    results: dict[int, int]
+    modules: dict[int, int]
+
+    def _is_output(self, address: int) -> bool:
+        return address in self.results and address not in self.saved
+
+    def _is_buffer(self, address: int) -> bool:
+        return address in self.modules and address not in self.saved and not self._is_output(address)
+
+    def outputs(self) -> list[Birth]:
+        return [birth for address, birth in self.alive.items() if self._is_output(address)]
+
+    def new_buffers(self) -> list[Birth]:
+        """Return what a module has put in a buffer's place, or keeps in an attribute for later."""
+        return [birth for address, birth in self.alive.items() if self._is_buffer(address)]
+
+    def kept(self) -> list[Birth]:
+        return [
+            birth
+            for address, birth in self.alive.items()
+            if not self._is_output(address) and not self._is_buffer(address)
+        ]
+
+    def replaced(self, there: _There) -> dict[int, int]:
+        """Return the buffers from before that no module has now. (They live here, to be put back.)"""
+        return _without(_without(there.buffers, self.modules), self.saved)
+
+    def old_buffers(self, there: _There) -> dict[int, int]:
+        """Return the other buffers from before, and what else backward needs, such as a tensor of a closure."""
+        others = _without(_without(self.saved, self.alive), there.known)
+        return _without(there.buffers, self.replaced(there)) | others
+
+
+def _without(some: dict[int, int], others: Collection[int]) -> dict[int, int]:
     return {address: size for address, size in some.items() if address not in others}
 
 
@@ -158,23 +217,16 @@ def _casts(ledger: Ledger) -> int:
 
 
 @contextmanager
-def _saved(found: dict[int, int]) -> Iterator[None]:
-    """Note the storages of all tensors that autograd saves for backward."""
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        found.update(sizes(tensor))
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield
-
-
-@contextmanager
 def _results(run: Batch) -> Iterator[list[Any]]:
     """Keep what the model returns, as the variable of a training loop does, while the batch is run."""
     found: list[Any] = []
     model = run.modules[""]
-    handle = model.register_forward_hook(lambda module, inputs, output: found.append(output))
+
+    def note(module: nn.Module, inputs: Any, output: Any) -> None:
+        if module is model:
+            found.append(output)
+
+    handle = register_module_forward_hook(note)  # a ScriptModule takes none of its own
     try:
         yield found
     finally:
@@ -183,7 +235,13 @@ def _results(run: Batch) -> Iterator[list[Any]]:
 
 def _in_words(run: Batch) -> str:
     if not run.region:
-        return "FP32, without autocast"
+        return f"{_of_weights(run)}, without autocast"
     name = {torch.float16: "FP16", torch.bfloat16: "BF16"}[run.dtype]
     whose = {"cuda": "CUDA", "cpu": "the CPU"}[run.device_type]
     return f"{name} autocast of {whose}{', emulated on the CPU' if run.emulated else ''}"
+
+
+def _of_weights(run: Batch) -> str:
+    """Return the formats of the parameters, which are those of products without autocast."""
+    dtypes = dict.fromkeys(each.dtype for part in run.parts() for each in part.parameters(recurse=False))
+    return " and ".join(dtype_in_words(each) for each in dtypes) or "FP32"

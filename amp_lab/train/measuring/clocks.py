@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,14 +24,26 @@ def clock_for(device: str | torch.device | None) -> Clock:
             which waits for the accelerator, too, if this process has used one.
 
     Raises:
-        ValueError: for CUDA where there is none.
+        ValueError: for CUDA where there is none, and for what is no device.
     """
     if device is None:
         return _by_wall_clock
-    kind = torch.device(device).type
-    if kind == "cuda" and not torch.cuda.is_available():
+    at = device_named(device)
+    if at.type == "cuda" and not torch.cuda.is_available():
         raise ValueError('device="cuda": PyTorch finds no CUDA device here; leave device out')
-    return _by_cuda_events if kind == "cuda" else _by_wall_clock
+    return partial(_by_cuda_events, at) if at.type == "cuda" else _by_wall_clock
+
+
+def device_named(device: Any) -> torch.device:
+    """Return a device of PyTorch by its name.
+
+    Raises:
+        ValueError: if there is no such name.
+    """
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'device={device!r} is no device of PyTorch, such as "cuda" or "cpu"') from error
 
 
 def _by_wall_clock(way: Callable[[], object]) -> float:
@@ -41,14 +54,15 @@ def _by_wall_clock(way: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _by_cuda_events(way: Callable[[], object]) -> float:
+def _by_cuda_events(device: torch.device, way: Callable[[], object]) -> float:
     events: Any = torch.cuda.Event
     start, end = events(enable_timing=True), events(enable_timing=True)
-    torch.cuda.synchronize()
-    start.record()
+    stream = torch.cuda.current_stream(device)  # an event belongs to one device, not always the current one
+    torch.cuda.synchronize(device)
+    start.record(stream)
     way()
-    end.record()
-    torch.cuda.synchronize()
+    end.record(stream)
+    torch.cuda.synchronize(device)
     return float(start.elapsed_time(end)) / 1e3  # it says milliseconds
 
 

@@ -37,8 +37,9 @@ def count_flops(
     The batch is run once, on the model itself; all is put back afterwards, as by `memory_account`.
 
     Operations are those that PyTorch's FlopCounterMode counts, by its formulas from the shapes: matrix products,
-    convolutions and attention, a multiplication and an addition as two. That is exact for these. It counts nothing for
-    all others: element by element, norms, softmax, reductions, losses, matrix times vector, LSTMs of cuDNN, optimizers.
+    convolutions and attention, a multiplication and an addition as two. That is exact for these, if numbers are real:
+    complex ones count as if they were. It counts nothing for all others: element by element, norms, softmax,
+    reductions, losses, matrix times vector, LSTMs in one kernel (of cuDNN or oneDNN), optimizers, nested tensors.
     Their bytes do count: most of them wait for memory, not for arithmetic. `uncounted` names them. The CPU's fused
     attention, which FlopCounterMode leaves out, is counted by its formula for the GPU's.
 
@@ -53,7 +54,15 @@ def count_flops(
     """
     run = batch_of(model, loss_fn, batch, device_type=device_type, dtype=dtype_or_none(dtype))
     operators = _Operators(ModulesBothWays(dict(run.modules)))
-    with kept(run), fresh(run), casts_of(run), torch.enable_grad(), operators.modules, operators:
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        kept(run),
+        fresh(run),
+        casts_of(run),
+        operators.modules,
+        operators,
+    ):
         _run(run, operators, backward)
     return Counts(tuple(operators.rows()), operators.by_module())
 
@@ -69,8 +78,8 @@ def _run(run: Batch, operators: _Operators, backward: bool) -> None:
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up calls, operations and bytes for each operator, phase and dtype, and operations for each module.
 
-    It does what FlopCounterMode does, with the same formulas. That one imports the compiler, which takes seconds, counts
-    no bytes, and says of some operators in backward that they belong to a module that they do not belong to.
+    It does what FlopCounterMode does, with the same formulas. That one imports the compiler, which takes seconds,
+    counts no bytes, and in backward takes some operators for parts of a module that they are no part of.
     """
 
     def __init__(self, modules: ModulesBothWays) -> None:
@@ -120,9 +129,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _dtype(arguments: Sequence[Any], result: Any) -> torch.dtype | None:
-    """Return the dtype of an operator's first floating-point argument, or else result."""
+    """Return the dtype of an operator's first floating-point or complex argument, or else result."""
     for each in tree_leaves((list(arguments), result)):
-        if isinstance(each, torch.Tensor) and each.is_floating_point():
+        if isinstance(each, torch.Tensor) and (each.is_floating_point() or each.is_complex()):
             return each.dtype
     return None
 

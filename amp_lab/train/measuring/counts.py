@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import torch
 
+from amp_lab.autocast.report.words import dtype_in_words
 from amp_lab.train.measuring.gpus import Gpu
 from amp_lab.train.measuring.units import in_bytes, in_flops
 
 _SHOWN: Final = 16  # rows of the table
+_MARKED: Final = 12  # operators in the roofline
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Counts:
     def __str__(self) -> str:
         head = f"{in_flops(self.flops)}, {in_bytes(self.bytes)} moved: {self.intensity:.3g} FLOP/byte"
         lines = [
-            f"  {row.operator[:34]:34} {row.phase:8} {_short(row.dtype):9} {row.calls:5} ×"
+            f"  {row.operator[:34]:34} {row.phase:8} {dtype_in_words(row.dtype):9} {row.calls:5} ×"
             f" {in_flops(row.flops) if row.flops else '-':>12} {in_bytes(row.bytes):>10} {row.intensity:8.3g}"
             for row in self.rows[:_SHOWN]
         ]
@@ -85,20 +87,21 @@ class Counts:
         return "\n".join([head, *lines, *([f"  and {left} more"] if left > 0 else [])])
 
     def plot(self, gpu: Gpu | str) -> Any:
-        """Return the roofline of a GPU, with the operators on it that have counted operations."""
+        """Return the roofline of a GPU, with the twelve operators on it that have most operations."""
         from amp_lab.train.measuring.rooflines import roofline_figure
 
+        rows = [row for row in self.rows if row.flops][:_MARKED]
+        several = len({row.dtype for row in rows}) > 1
         points = {
-            f"{row.operator}, {row.phase}": (row.flops, row.bytes, row.dtype)
-            for row in self.rows
-            if row.flops
+            f"{row.operator}, {row.phase}" + (f", {dtype_in_words(row.dtype)}" if several else ""): (
+                row.flops,
+                row.bytes,
+                row.dtype,
+            )
+            for row in rows
         }
         return roofline_figure(gpu, points)
 
 
 def _per(flops: int, moved: int) -> float:
     return flops / moved if moved else float("inf") if flops else 0.0
-
-
-def _short(dtype: torch.dtype | None) -> str:
-    return str(dtype).removeprefix("torch.") if dtype else "-"

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from amp_lab.device import describe_device
-from amp_lab.train.arguments import as_seed, is_whole
+from amp_lab.train.arguments import as_seed, as_size
+from amp_lab.train.measuring.clocks import device_named
 from amp_lab.train.measuring.rungs import Size, Way, first_step, kind, step_of, ways
 from amp_lab.train.measuring.timing import Timings, compare
-from amp_lab.train.training.precision import fp32_products
+from amp_lab.train.precision import fp32_products
 
 _SIZES = {"cpu": Size(128, 1, 4, 64), "cuda": Size(1024, 4, 16, 256)}
 _ROUNDS = {"cpu": 10, "cuda": 20}
+_WIDTH = 104  # letters; a notebook shows so many in a line
 
 
 @dataclass(frozen=True)
@@ -66,19 +70,19 @@ class Ladder:
             ValueError: for anything else.
         """
         try:
-            rungs = [
-                Rung(**{**each, "spread": tuple(each["spread"]) if each["spread"] else None})
-                for each in stored["rungs"]
-            ]
-            return cls(**{**stored, "rungs": tuple(rungs)})
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"this is no stored ladder: {error}") from error
+            rungs = tuple(_stored_rung(each) for each in stored["rungs"])
+            if not rungs:
+                raise ValueError("it has no rungs")
+            return cls(**{**stored, "rungs": rungs, "noise": float(stored["noise"])})
+        except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(f"this is no stored ladder, or one of another version: {error}") from error
 
     def __str__(self) -> str:
         head = [f"{self.device}, PyTorch {self.torch}, {self.date}", f"{self.model}; {self.rounds} rounds"]
         width = max(len(each.name) for each in self.rungs)
-        rows = [f"  {each.name:{width}}  {_in_words(each)}" for each in self.rungs]
-        return "\n".join([*head, *rows, f"  FP32 against itself: ± {self.noise:.1%}"])
+        titles = f"  {'':{width}}  {'median':>12}  {'half of them, ms':>16}  speed of FP32"
+        rows = [_in_words(each, width) for each in self.rungs]
+        return "\n".join([*head, titles, *rows, f"  FP32 against itself: ± {self.noise:.1%}"])
 
     def plot(self) -> Any:
         """Return a figure with one bar for each rung."""
@@ -124,7 +128,7 @@ def ladder(
     Raises:
         ValueError: for a size that is no whole number of at least 1, and a device that is not there.
     """
-    at = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    at = device_named(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
     facts = describe_device(at).facts
     usual = _SIZES["cuda" if at.type == "cuda" else "cpu"]
     size = Size(
@@ -153,15 +157,16 @@ def _measured(
     every: list[Way], size: Size, device: torch.device, rounds: int, seed: int
 ) -> tuple[Timings, dict[str, str]]:
     """Return the times of the ways that can be measured, and why others failed, by name."""
-    steps, failed = {}, {}
+    steps: dict[str, Callable[[], object]] = {}
+    failed: dict[str, str] = {}
     precisions = {way.name: way.precision for way in every}
-    with _switching() as switch:
+    with _as_in_training(device), _switching() as switch:
         for way in every:
             if way.why_not:
                 continue
             switch(way.precision)
-            step = step_of(way, size, device, seed)
-            if why := first_step(step):
+            step, why = first_step(partial(step_of, way, size, device, seed))
+            if step is None:
                 failed[way.name] = why
             else:
                 steps[way.name] = step
@@ -180,6 +185,13 @@ def _measured(
 
 
 @contextlib.contextmanager
+def _as_in_training(device: torch.device) -> Iterator[None]:
+    """Leave what the caller may be in: no_grad, inference mode, an autocast region, which would reach backward."""
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+@contextlib.contextmanager
 def _switching() -> Iterator[Any]:
     """Yield what sets the switches of FP32 products for a precision; afterwards they are as they were."""
     with ExitStack() as stack:
@@ -189,6 +201,15 @@ def _switching() -> Iterator[Any]:
             stack.enter_context(fp32_products("tf32" if precision == "tf32" else "fp32"))
 
         yield switch
+
+
+def _stored_rung(stored: Mapping[str, Any]) -> Rung:
+    numbers: dict[str, Any] = dict.fromkeys(("seconds", "speedup", "spread"))
+    if any(stored[name] is not None for name in numbers):
+        first, third = stored["spread"]
+        numbers = {name: float(stored[name]) for name in ("seconds", "speedup")}
+        numbers["spread"] = float(first), float(third)
+    return Rung(**{**stored, **numbers})
 
 
 def _rung(way: Way, timings: Timings, failed: Mapping[str, str], detail: str) -> Rung:
@@ -201,16 +222,14 @@ def _rung(way: Way, timings: Timings, failed: Mapping[str, str], detail: str) ->
 
 
 def _size(name: str, given: int | None, usual: int) -> int:
-    if given is None:
-        return usual
-    if not is_whole(given) or given < 1:
-        raise ValueError(f"ladder({name}={given!r}): a whole number of at least 1, or None")
-    return int(given)
+    return usual if given is None else as_size("ladder", name, given)
 
 
-def _in_words(rung: Rung) -> str:
+def _in_words(rung: Rung, width: int) -> str:
+    name = f"  {rung.name:{width}}  "
     if rung.seconds is None or rung.speedup is None or rung.spread is None:
-        return f"not measured: {rung.why_not}"
+        reason = f"not measured: {rung.why_not}"
+        return textwrap.fill(reason, _WIDTH, initial_indent=name, subsequent_indent=" " * len(name))
     first, third = (1e3 * each for each in rung.spread)
-    took = f"{1e3 * rung.seconds:9.3f} ms  (half of them {first:.4g} to {third:.4g})"
-    return f"{took}  {rung.speedup:6.2f} × as fast as FP32  ({rung.detail})"
+    half = f"{first:.4g} to {third:.4g}"
+    return f"{name}{1e3 * rung.seconds:9.3f} ms  {half:>16}  {rung.speedup:5.2f} ×  {rung.detail}"

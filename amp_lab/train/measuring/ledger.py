@@ -6,19 +6,18 @@ long as any of them does. So storages are counted, not tensors.
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-if TYPE_CHECKING:
-    from amp_lab.train.measuring.module_names import ModuleNames
+from amp_lab.train.measuring.module_names import ModuleNames
+from amp_lab.train.measuring.storages import sizes, storages
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         alive: the births of the storages that live now, by address.
         bytes, peak: of the storages that live now; of the most that lived at once, after an operator.
         peak_operator: the operator after which that was.
+        saved: the sizes of the storages that autograd has saved for backward and that live now, by address; see `save`.
 
     Args:
         device_type: storages elsewhere are not booked.
@@ -59,6 +59,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._device, self._known, self._weights, self._names = device_type, known, weights, names
         self.alive: dict[int, Birth] = {}
+        self.saved: dict[int, int] = {}
         self._watching: dict[int, weakref.ref[Any]] = {}
         self.bytes = self.peak = 0
         self.peak_operator = ""
@@ -82,6 +83,14 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._book(tensor, str(function).removeprefix("aten.").rpartition(".")[0], of_weight)
         return result
 
+    def save(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note a tensor that autograd saves, and return it: one of the two hooks of `saved_tensors_hooks`.
+
+        Without its node, for a node that kept a result that has this node would never die.
+        """
+        self.saved.update(sizes(tensor))
+        return tensor.detach()
+
     def _is_weight(self, tensor: torch.Tensor) -> bool:
         return any(each.data_ptr() in self._weights for each in storages(tensor))
 
@@ -101,40 +110,4 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _died(self, address: int, _: object) -> None:
         self.bytes -= self.alive.pop(address).bytes
         del self._watching[address]
-
-
-def storages(value: Any) -> Iterator[torch.UntypedStorage]:
-    """Yield the storages, not empty, of all tensors in a value (see `tensors_of`); one may come more than once."""
-    for tensor in tensors_of(value):
-        for part in _dense(tensor):
-            storage = part.untyped_storage()
-            if storage.nbytes() and part.device.type != "meta":
-                yield storage
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in lists, tuples, mappings and data classes, as deep as they may be."""
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif isinstance(leaf, Mapping):  # one that PyTorch does not look into, such as a Hugging Face batch
-            yield from tensors_of(list(leaf.values()))
-        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            yield from tensors_of([getattr(leaf, each.name, None) for each in dataclasses.fields(leaf)])
-
-
-def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    if tensor.layout is torch.strided:
-        return (tensor,)
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return ()  # such as oneDNN's own, which have no storage that Python sees
-
-
-def sizes(value: Any) -> dict[int, int]:
-    """Return the size in bytes of each storage in `value` by its address: each once."""
-    return {each.data_ptr(): each.nbytes() for each in storages(value)}
+        self.saved.pop(address, None)  # the next one at this address is another

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import bisect
 from types import TracebackType
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from amp_lab.train.measuring.ledger import tensors_of
+from amp_lab.train.measuring.storages import tensors_of
 
 
 class ModuleNames:
@@ -36,7 +36,7 @@ class ModuleNames:
     def __enter__(self) -> ModuleNames:
         self._handles = [
             hooks.register_module_forward_pre_hook(self._begins),
-            hooks.register_module_forward_hook(self._ends, with_kwargs=True, always_call=True),
+            hooks.register_module_forward_hook(self._ends, always_call=True),
         ]
         return self
 
@@ -49,43 +49,51 @@ class ModuleNames:
     def _begins(self, module: nn.Module, inputs: Any) -> None:
         self._running.append(self._names.get(module, self.current))
 
-    def _ends(self, module: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
+    def _ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if self._running:
             self._running.pop()
 
 
 class ModulesBothWays(ModuleNames):
-    """Knows in backward, too, whose operators run: `running` are the paths of all these modules, from the outermost on.
+    """Knows in backward, too, whose operators run: `running` are the paths of all these modules.
 
-    A node of autograd belongs to the modules that ran when it was made. When a module's forward ends, what lies between
-    its inputs and its outputs, and belongs to no module yet, is its own. (PyTorch's ModuleTracker waits for gradients
-    of a module's inputs instead. Where an input needs none, as in a first layer, it takes all that follows for a part
-    of that module.)
+    A node of autograd belongs to the modules that ran when it was made: nodes have numbers in the order in which they
+    were made, and the number of the next one is noted when a module begins. When it ends, the nodes that led to its
+    result, and belong to no module yet, are marked. (PyTorch's ModuleTracker waits for gradients of a module's inputs
+    instead. Where an input needs none, as in a first layer, it takes all that follows for a part of that module.)
     """
+
+    def __init__(self, roots: dict[str, nn.Module]) -> None:
+        super().__init__(roots)
+        self._begun: list[int] = []
 
     @property
     def running(self) -> set[str]:
-        node: Any = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()  # private; nothing public says which node runs
         return {*self._running, *(node.metadata.get(self, ()) if node is not None else ())}
 
-    def _ends(self, module: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
-        self._mark((inputs, dict(named)), tuple(self._running[:-1]))
-        self._mark(output, tuple(self._running))
-        super()._ends(module, inputs, named, output)
+    def _begins(self, module: nn.Module, inputs: Any) -> None:
+        super()._begins(module, inputs)
+        self._begun.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
-    def _mark(self, values: Any, running: tuple[str, ...]) -> None:
-        """Say of the nodes that led to some tensors, and are not marked yet, which modules they belong to."""
-        found: list[Any] = [each.grad_fn for each in tensors_of(values)]
-        while found:
-            node = found.pop()
+    def _ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self._mark([each.grad_fn for each in tensors_of(output)])
+        super()._ends(module, inputs, output)
+        if self._begun:
+            self._begun.pop()
+
+    def _mark(self, nodes: list[Any]) -> None:
+        """Say of nodes, and of those before them, which modules they belong to, where that is not said yet."""
+        while nodes:
+            node = nodes.pop()
             # What adds up a parameter's gradient belongs to nobody, and outlives the graph.
             if node is None or self in node.metadata or hasattr(node, "variable"):
                 continue
-            node.metadata[self] = running
-            found.extend(before for before, _ in node.next_functions)
+            deep = bisect.bisect_right(self._begun, node._sequence_nr())
+            node.metadata[self] = tuple(self._running[:deep])
+            nodes.extend(before for before, _ in node.next_functions)
 
 
 def _without_wrappers(path: str) -> str:
     """Return a module's path as it is without `torch.compile`."""
-    parts: Iterable[str] = path.split(".")
-    return ".".join(each for each in parts if each != "_orig_mod")
+    return ".".join(each for each in path.split(".") if each != "_orig_mod")

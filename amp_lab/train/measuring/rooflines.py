@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -32,10 +33,14 @@ def roofline_figure(
 
     found = gpu_named(gpu)
     roofs = {each.upper(): found.peak(each) for each in whats if getattr(found, each, 0.0) is not None}
-    marks = {name: _mark(found, *point) for name, point in (points or {}).items()}
+    marks = {name: _mark(found, name, *point) for name, point in (points or {}).items()}
     return roofline(found.name, found.bandwidth, roofs, marks)
 
 
-def _mark(gpu: Gpu, flops: float, moved: float, what: torch.dtype | str | None) -> tuple[float, float]:
+def _mark(
+    gpu: Gpu, name: str, flops: float, moved: float, what: torch.dtype | str | None
+) -> tuple[float, float]:
+    if not (0 < flops < math.inf and 0 < moved < math.inf):
+        raise ValueError(f"{name}: {flops} operations and {moved} bytes have no place on logarithmic axes")
     intensity = flops / moved
     return intensity, min(gpu.peak(what or "fp32"), intensity * gpu.bandwidth)

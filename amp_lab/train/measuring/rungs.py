@@ -11,7 +11,7 @@ from torch import nn
 
 from amp_lab.device import DeviceFacts, explain
 from amp_lab.train.measuring.compilers import why_no_compile
-from amp_lab.train.training.precision import DTYPES, choose, lacks
+from amp_lab.train.precision import DTYPES, choose, lacks
 
 _NAMES = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16 autocast", "bf16": "BF16 autocast"}
 HEAD = 64  # features of one head of attention
@@ -75,19 +75,22 @@ def _why_not_compiled(device: torch.device, compiled: bool | None) -> str:
 
 def step_of(way: Way, size: Size, device: torch.device, seed: int) -> Callable[[], object]:
     """Return one training step: forward, backward and the optimizer's step, with a loss scale for FP16."""
-    heads = max(1, size.width // HEAD)
+    most = max(1, size.width // HEAD)
+    heads = max(each for each in range(1, most + 1) if size.width % each == 0)
+    fp32 = torch.float32  # whatever the default dtype is
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         layer = nn.TransformerEncoderLayer(
-            size.width, heads, 4 * size.width, dropout=0.0, batch_first=True, norm_first=True
+            size.width, heads, 4 * size.width, dropout=0.0, batch_first=True, norm_first=True, dtype=fp32
         )
         stack = nn.TransformerEncoder(layer, size.depth, enable_nested_tensor=False)
-        tokens, target = torch.randn(2, size.batch_size, size.tokens, size.width)
+        tokens, target = torch.randn(2, size.batch_size, size.tokens, size.width, dtype=fp32)
     model: nn.Module = stack.to(device)
     tokens, target = tokens.to(device), target.to(device)
     # Without fused, PyTorch takes one kernel for many tensors at once on a GPU, and a loop on a CPU.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if way.fused else None)
-    scaler = torch.amp.GradScaler(device.type, enabled=way.precision == "fp16")
+    # The usual first scale, 65,536, is too large for small batches: then steps would be skipped, and take less time.
+    scaler = torch.amp.GradScaler(device.type, init_scale=256.0, enabled=way.precision == "fp16")
     run: nn.Module = torch.compile(model) if way.compiled else model  # type: ignore[assignment]
     dtype = DTYPES.get(way.precision)
 
@@ -102,13 +105,14 @@ def step_of(way: Way, size: Size, device: torch.device, seed: int) -> Callable[[
     return step
 
 
-def first_step(step: Callable[[], object]) -> str:
-    """Make one step, and return why it failed, in a line; "" if it did not."""
+def first_step(make: Callable[[], Callable[[], object]]) -> tuple[Callable[[], object] | None, str]:
+    """Make what makes a step, and the first one; return it, or None and why that failed, in a line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's advice, such as to switch TF32 on
+            step = make()
             step()
+        return step, ""
     except (RuntimeError, ValueError, NotImplementedError, ImportError) as error:
         text = str(error).strip() or type(error).__name__
-        return f"{type(error).__name__}: {text.splitlines()[0][:100]}"
-    return ""
+        return None, f"{type(error).__name__}: {text.splitlines()[0][:100]}"

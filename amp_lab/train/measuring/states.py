@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from amp_lab.train.measuring.ledger import sizes
+from amp_lab.train.measuring.storages import sizes
 
 
 def state_sizes(

@@ -7,6 +7,7 @@ the machine's moods make of nothing: a ratio is no more certain than that.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from amp_lab.train.arguments import is_whole
+from amp_lab.train.arguments import as_seed, is_whole
 from amp_lab.train.measuring.clocks import clock_for
 
 AGAIN = " (again)"
@@ -40,8 +41,12 @@ class Timings:
         return first, third
 
     def ratio(self, way: str) -> float:
-        """Return how many times as long as the baseline one way takes, by medians."""
-        return self.median(way) / self.median(self.baseline)
+        """Return how many times as long as the baseline one way takes, by medians.
+
+        Where the baseline takes less than the clock's smallest tick, no ratio is known: NaN.
+        """
+        baseline = self.median(self.baseline)
+        return self.median(way) / baseline if baseline else math.nan
 
     @property
     def noise(self) -> float:
@@ -85,25 +90,32 @@ def compare(
             name is the same both times.
 
     Raises:
-        ValueError: if `baseline` is none of `ways`, or there is nothing to time, or no such device.
+        TypeError, ValueError: if `baseline` is none of `ways`, or there is nothing to time, or no such device.
+        Whatever a way raises, with a note which one it was.
     """
     _check(ways, baseline, rounds, warm_up)
     clock = clock_for(device)
     entries = {**ways, baseline + AGAIN: ways[baseline]}
-    order, shuffled = list(entries), random.Random(seed)
+    order, shuffled = list(entries), random.Random(as_seed("compare", seed))
     seconds: dict[str, list[float]] = {name: [] for name in entries}
     for round_ in range(warm_up + rounds):
         shuffled.shuffle(order)
         for name in order:
-            prepare(name.removesuffix(AGAIN))
-            taken = clock(entries[name])
+            try:
+                prepare(name.removesuffix(AGAIN))
+                taken = clock(entries[name])
+            except Exception as error:
+                error.add_note(f"compare was timing {name!r}, in round {round_ + 1} of {warm_up + rounds}")
+                raise
             if round_ >= warm_up:
                 seconds[name].append(taken)
     return Timings(baseline, {name: tuple(each) for name, each in seconds.items()})
 
 
 def _check(ways: Mapping[str, Callable[[], object]], baseline: str, rounds: int, warm_up: int) -> None:
-    if baseline not in ways:
+    if not isinstance(ways, Mapping) or not all(isinstance(name, str) for name in ways):
+        raise TypeError('ways is a dict of what to call by name, such as {"FP32": step, "AMP": amp_step}')
+    if baseline not in list(ways):
         raise ValueError(f"baseline={baseline!r} is none of the ways: {', '.join(ways) or 'there are none'}")
     if not is_whole(rounds) or not is_whole(warm_up) or rounds < 1 or warm_up < 0:
         raise ValueError(

@@ -13,12 +13,17 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
-from amp_lab.train.measuring.ledger import storages
+from amp_lab.train.measuring.storages import storages
 
 # These give memory a number without looking at what was there: their first argument is written only.
 _ONLY_WRITE: Final = {"zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_"}
 # These read as many numbers of their first argument as they return, not all of it.
 _GATHER: Final = {"embedding", "index_select", "index", "gather"}
+# These take no more of their first argument than its shape and dtype.
+_FILLED: Final = {
+    *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
+    *("new_zeros", "new_ones", "new_full"),
+}
 _ONLY_RESERVE: Final = ("empty", "new_empty")  # memory that nobody writes to yet
 
 
@@ -29,7 +34,7 @@ def bytes_moved(operator: OpOverload, arguments: Sequence[Any], named: Mapping[s
         return 0
     if not operator._schema.is_mutable and _is_view(arguments, result):
         return 0
-    read = arguments[1:] if name in _ONLY_WRITE or name in _GATHER else arguments
+    read = arguments[1:] if name in _ONLY_WRITE | _GATHER | _FILLED else arguments
     moved = sum(map(_bytes, _tensors((list(read), dict(named))))) + sum(map(_bytes, _tensors(result)))
     return moved + (sum(map(_bytes, _tensors(result))) if name in _GATHER else 0)
 

@@ -39,7 +39,9 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     Raises:
         CheckpointError: "unsaved"; what had this name before is as it was, and nothing else is left behind.
     """
-    try:
+    with explained(path):
+        if not path.name:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent, path.name)
         with _temporary(path) as (name, file):
@@ -48,6 +50,17 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
             os.fsync(file.fileno())
             os.replace(name, path)
         _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Say of an error of the system that this was not saved, and what to do.
+
+    Raises:
+        CheckpointError: "unsaved", in its place.
+    """
+    try:
+        yield
     except OSError as error:
         raise CheckpointError(
             f"{path}: not saved: {error.strerror or error}. {_what_to_do(error)}. Older checkpoints are as they were",

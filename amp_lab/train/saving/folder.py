@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import torch
 
-from amp_lab.train.arguments import is_whole
+from amp_lab.train.arguments import as_size, is_whole
 from amp_lab.train.saving import best as ranking
 from amp_lab.train.saving.errors import CheckpointError
-from amp_lab.train.saving.files import remove_leftovers
+from amp_lab.train.saving.files import explained, remove_leftovers
+from amp_lab.train.saving.lock import FolderLock
 from amp_lab.train.saving.one import header, load_checkpoint, write_checkpoint
 
 _NAME: Final = re.compile(r"step-(\d{10,})\.pt")
@@ -32,7 +33,7 @@ class Checkpoints:
     and the checkpoints of another run are never overwritten.
 
     Args:
-        folder: made when the first checkpoint is saved.
+        folder: made when a run begins. From `begin` to `end` no other process may save in it.
         every: steps from one checkpoint to the next; None: only at the end of each epoch, where there is always one.
         keep: how many of the newest to keep, besides the best; None: all.
         best: which one is never removed while it is the best: "loss" (the same as "min loss"), "max accuracy".
@@ -49,7 +50,8 @@ class Checkpoints:
         keep: int | None = 3,
         best: str | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # it is the same after os.chdir
+        self._lock = FolderLock(self.folder)
         self.every = _count("every", every)
         self.keep = _count("keep", keep)
         self._ranking = ranking.parse(best)
@@ -96,11 +98,13 @@ class Checkpoints:
         """Make sure that a run that has done this many steps loses nobody's checkpoints; tidy up after killed runs.
 
         Raises:
-            CheckpointError: "occupied", if the folder holds checkpoints that this object neither wrote nor loaded, or
-                later ones than `step`.
+            CheckpointError: "occupied", if another process trains with this folder, or it holds checkpoints that this
+                object neither wrote nor loaded, or later ones than `step`; "unsaved", if it cannot be written.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise CheckpointError(f"{self.folder}: this is a file: give a folder", "unsaved", self.folder)
+        with explained(self.folder):
+            self._lock.take()
         remove_leftovers(self.folder)
         self._refuse_strangers()
         later = [path for path in self.paths if _step(path) > step and path not in self._broken]
@@ -112,6 +116,10 @@ class Checkpoints:
                 later[-1],
             )
 
+    def end(self) -> None:
+        """Let other processes save in the folder: this run is over, or broken off."""
+        self._lock.release()
+
     def save(self, state: Any, *, step: int, values: Mapping[str, float] | None = None) -> Path:
         """Save the state after this many steps, then remove what is no longer to be kept.
 
@@ -122,14 +130,17 @@ class Checkpoints:
 
         Raises:
             CheckpointError: "unsaved" or "occupied"; all older checkpoints are as they were.
+            ValueError: for another kind of step.
         """
         if values is not None:
             self.check_values(values)
+        if not is_whole(step) or step < 0:
+            raise ValueError(f"step={step!r}: give the number of steps done, a whole number from 0 on")
         self._refuse_strangers()
         path = self.folder / f"step-{step:010d}.pt"
         measured = None if values is None else {name: float(value) for name, value in values.items()}
-        write_checkpoint(path, state, {"step": step, "values": measured})
-        self._known.add(path)
+        self._known.add(path)  # before it is there: Ctrl+C may come in between
+        write_checkpoint(path, state, {"step": int(step), "values": measured})
         self._broken.discard(path)
         self._remove_old()
         return path
@@ -224,6 +235,4 @@ def _nothing_to_load(folder: Path, reasons: list[CheckpointError]) -> Checkpoint
 
 
 def _count(name: str, value: int | None) -> int | None:
-    if value is not None and (not is_whole(value) or value < 1):
-        raise ValueError(f"Checkpoints({name}={value!r}): give a whole number from 1 on, or None")
-    return value
+    return None if value is None else as_size("Checkpoints", name, value)

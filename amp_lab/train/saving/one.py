@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import stat
 from os import PathLike
 from pathlib import Path
@@ -16,7 +15,6 @@ from amp_lab.train.saving import layout
 from amp_lab.train.saving.errors import CheckpointError, Kind
 from amp_lab.train.saving.files import write_whole
 from amp_lab.train.saving.plain import plain
-from amp_lab.train.saving.safety import rehearse
 
 
 def save_checkpoint(path: str | PathLike[str], state: Any) -> Path:
@@ -40,7 +38,8 @@ def save_checkpoint(path: str | PathLike[str], state: Any) -> Path:
 def load_checkpoint(path: str | PathLike[str], *, map_location: str | torch.device = "cpu") -> Any:
     """Return the state that `save_checkpoint` was given, its tensors on the CPU or where `map_location` says.
 
-    Nothing in the file is run, and nothing larger than the file is made.
+    Nothing in the file is run. (Before PyTorch 2.10, a file that was made to could harm memory all the same,
+    CVE-2026-24747: there, load only what comes from people you trust.)
 
     Raises:
         CheckpointError: the file is missing, unreadable, truncated, damaged, foreign, unsafe, or of a newer amp_lab.
@@ -49,18 +48,25 @@ def load_checkpoint(path: str | PathLike[str], *, map_location: str | torch.devi
     with _opened(path) as file:
         try:
             layout.check(file, str(path))
-            rehearse(file, str(path))
             file.seek(0)
-            loaded = torch.load(file, map_location=map_location, weights_only=True)
+            loaded = _loaded(file, path, map_location)
         except OSError as error:
             raise _unreadable(path, error) from error
-        except (pickle.UnpicklingError, RuntimeError) as error:
-            if isinstance(error, CheckpointError | torch.OutOfMemoryError):
-                raise
-            raise _not_loaded(path, map_location, error) from error
     if not (isinstance(loaded, dict) and "state" in loaded):
         raise CheckpointError(f"{path}: foreign: no state is in it. Give another file", "foreign", path)
     return loaded["state"]
+
+
+def _loaded(file: IO[bytes], path: Path, map_location: str | torch.device) -> Any:
+    """Every byte is as it was written: what goes wrong here was so from the beginning, or is not to be had here."""
+    try:
+        return torch.load(file, map_location=map_location, weights_only=True)
+    except (OSError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, MemoryError) as error:
+        raise _not_loaded(path, map_location, error) from error
+    except Exception as error:  # a pickle that was made to break its reader can raise anything
+        raise _refused(path, error) from error
 
 
 def write_checkpoint(path: Path, state: Any, about: dict[str, Any]) -> Path:
@@ -102,12 +108,24 @@ def _unreadable(path: Path, error: OSError) -> CheckpointError:
 
 
 def _not_loaded(path: Path, where: object, error: Exception) -> CheckpointError:
-    """The file is whole, so it is the device, or a PyTorch that does not know one of its dtypes."""
-    said = str(error).partition("\n")[0]
+    """The device is not here or has no memory, or a part of the file is smaller than the tensor in it."""
+    said = str(error).partition("\n")[0] or type(error).__name__
     return CheckpointError(
         f"{path}: unreadable: PyTorch {torch.__version__} cannot load it onto {where!r}: {said} Load it with "
         "map_location='cpu', or with the PyTorch that saved it",
         "unreadable",
+        path,
+    )
+
+
+def _refused(path: Path, error: Exception) -> CheckpointError:
+    """PyTorch's own message advises weights_only=False; what it found stands in the exception that it came from."""
+    found = error.__context__ or error
+    return CheckpointError(
+        f"{path}: unsafe: PyTorch {torch.__version__} refuses what is in it: {type(found).__name__} "
+        f"{str(found).strip().partition(chr(10))[0]} None of its code has run. save_checkpoint writes no such file, "
+        "but of dtypes that only a newer PyTorch knows: do not use it, or load it with the PyTorch that saved it",
+        "unsafe",
         path,
     )
 

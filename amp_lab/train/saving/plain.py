@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from amp_lab.train.saving.errors import CheckpointError
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _MAPPINGS = (dict, OrderedDict, Counter)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
+_BITS = 2039  # of the largest int that weights_only=True reads
 
 
 def plain(state: Any) -> Any:
@@ -38,6 +40,8 @@ def plain(state: Any) -> Any:
 
 def _plain(value: Any, place: str) -> Any:
     kind = type(value)
+    if kind is int and value.bit_length() > _BITS:
+        raise _refused(value, place)
     if kind in _ATOMS:
         return value
     if kind in _TENSORS:
@@ -68,7 +72,7 @@ def _key(key: Any, place: str) -> Any:
 
 def _whole(tensor: torch.Tensor, place: str) -> torch.Tensor:
     tensor = tensor.detach()
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
         raise _refused(tensor, place)
     same = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return tensor if same else tensor.clone(memory_format=torch.contiguous_format)
@@ -84,6 +88,10 @@ def _refused(value: Any, place: str) -> CheckpointError:
 
 
 def _instead(value: Any) -> str:
+    if isinstance(value, UninitializedParameter | UninitializedBuffer):
+        return "a lazy module, whose size is not known yet. Run the model once first"
+    if isinstance(value, int | np.generic):
+        return "save int(value), float(value) or str(value)"
     if isinstance(value, torch.Tensor):
         return "save an ordinary tensor with its values, .to_dense() or .full_tensor()"
     if isinstance(value, np.ndarray):

@@ -80,7 +80,7 @@ class Batches:
         return {
             "epoch": self.epoch,
             "taken": at,
-            "length": _length(self.loader),
+            "length": length(self.loader),
             "start": self._start,
             "own": own_states(self.loader),
             "loader": self.loader.state_dict() if told else None,  # type: ignore[attr-defined]
@@ -92,8 +92,8 @@ class Batches:
         Raises:
             CheckpointError: "mismatch", if an epoch was broken off that had another number of batches.
         """
-        if state["taken"] and state["length"] != _length(self.loader):
-            raise _other_data(f"in the middle of an epoch of {state['length']} batches", _length(self.loader))
+        if state["taken"] and state["length"] != length(self.loader):
+            raise _other_data(f"in the middle of an epoch of {state['length']} batches", length(self.loader))
         self._forget()
         self.epoch, self.taken = state["epoch"], state["taken"]
         self._resume = state if state["start"] is not None else None
@@ -141,7 +141,7 @@ def _tell_epoch(loader: Any, epoch: int) -> None:
     """A DistributedSampler shuffles by the number of the epoch; it may stand in a batch sampler."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     samplers = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    for sampler in samplers:
+    for sampler in {id(each): each for each in samplers}.values():  # the first is often the last one, too
         tell = getattr(sampler, "set_epoch", None)
         if tell is not None:
             tell(epoch)
@@ -151,9 +151,9 @@ def _tells(loader: Any) -> bool:
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
 
-def _length(loader: Any) -> int | None:
-    """A loader of a dataset without length has none either."""
+def length(loader: Any) -> int | None:
+    """Return how many batches a loader says it has; None if it does not, as that of a dataset without length."""
     try:
         return len(loader)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return None

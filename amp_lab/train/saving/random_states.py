@@ -74,7 +74,7 @@ def numpy_from_plain(state: Any) -> Any:
 def python_to_plain(state: Any) -> list[Any]:
     """Return a state of Python's generator with its 625 numbers in one tensor."""
     version, numbers, gauss = state
-    return [version, torch.tensor(numbers, dtype=torch.int64), gauss]
+    return [version, torch.tensor(numbers, dtype=torch.int64, device="cpu"), gauss]
 
 
 def python_from_plain(state: list[Any]) -> Any:

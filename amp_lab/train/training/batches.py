@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+from amp_lab.train.arguments import kind_of
+from amp_lab.watching.overflow import own_loss
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -44,6 +50,8 @@ def samples_in(batch: Any) -> int:
 def _first_tensor(batch: Any) -> torch.Tensor | None:
     if isinstance(batch, torch.Tensor):
         return batch if batch.ndim else None
+    if isinstance(batch, PackedSequence):  # its first time step has a row for each sample
+        return batch.data[: int(batch.batch_sizes[0])]
     if not isinstance(batch, list | tuple):
         if not isinstance(batch, Mapping):
             return None
@@ -79,22 +87,11 @@ def forward(model: nn.Module, loss_fn: Callable[..., Any] | None, batch: Any) ->
     return Forward(outputs, target, checked(loss))
 
 
-def own_loss(outputs: Any) -> Any:
-    """Return the loss that a model computes itself, as `.loss` or `["loss"]` of its result."""
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if loss is None:
-        raise TypeError(
-            f"without loss_fn, the model's result must have the loss, as .loss or ['loss']; this "
-            f"{type(outputs).__name__} has none: give Trainer a loss_fn (a Hugging Face model: labels in the batch)"
-        )
-    return loss
-
-
 def checked(loss: Any) -> torch.Tensor:
     """Return a loss in FP32 (FP64 stays) if gradients can be had of it."""
     if not isinstance(loss, torch.Tensor):
         raise TypeError(
-            f"loss_fn returned {_article(loss)}; it must return the loss as a tensor, without .item()"
+            f"loss_fn returned {kind_of(loss)}; it must return the loss alone, as a tensor (without .item())"
         )
     if loss.ndim:
         raise ValueError(
@@ -117,6 +114,9 @@ def in_fp32(outputs: Any) -> Any:
     """Return outputs whose FP16 and BF16 tensors are FP32, so that a metric adds without rounding."""
     if isinstance(outputs, torch.Tensor):
         return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
+    if is_dataclass(outputs) and not isinstance(outputs, type):  # a Hugging Face model's output, too
+        fields = [each.name for each in dataclasses.fields(outputs) if each.init]
+        return dataclasses.replace(outputs, **{name: in_fp32(getattr(outputs, name)) for name in fields})
     if isinstance(outputs, Mapping):
         return {name: in_fp32(each) for name, each in outputs.items()}
     if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
@@ -133,10 +133,6 @@ def _no_batch(batch: Any, loss_fn: Any) -> Exception:
             "place of a loader? Use DataLoader(TensorDataset(inputs, targets), batch_size=32, shuffle=True)"
         )
     return TypeError(
-        f"a batch is {_article(batch)}; the loader must give tuples (inputs, target), or mappings of the model's "
+        f"a batch is {kind_of(batch)}; the loader must give tuples (inputs, target), or mappings of the model's "
         "arguments"
     )
-
-
-def _article(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,18 @@ from amp_lab.train.training.errors import OutOfMemory
 if TYPE_CHECKING:
     from amp_lab.train.trainer import Trainer
 
-_CPU_MEMORY = re.compile(r"DefaultCPUAllocator: .*(memory|allocate)", re.DOTALL)
+# What is no OutOfMemoryError, and means the same: of the CPU, of CUDA itself, of its libraries.
+_NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator: .*(memory|allocate)|CUDA error: out of memory|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
+    re.DOTALL,
+)
 
 
 def end_turn(trainer: Trainer) -> None:
     """Make the next step begin afresh: without these gradients, and with a scaler that knows of no unscaling."""
     trainer.optimizer.zero_grad(set_to_none=True)
-    with contextlib.suppress(AssertionError):  # it has not scaled anything yet
+    # It has not scaled anything yet; or the GPU answers nothing any more, and its first error is the one to be told.
+    with contextlib.suppress(AssertionError, RuntimeError):
         trainer.scaler.update(trainer.scaler.get_scale())
 
 
@@ -38,6 +44,7 @@ def explained(trainer: Trainer) -> Iterator[None]:
         raise
     except RuntimeError as error:
         if _is_out_of_memory(error):
+            traceback.clear_frames(error.__traceback__)  # their activations would live as long as the error
             raise OutOfMemory(f"{str(error).splitlines()[0]}\n{_what_to_try(trainer)}") from error
         raise
 
@@ -55,7 +62,7 @@ def _how_to_go_on(trainer: Trainer) -> str:
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or _CPU_MEMORY.search(str(error)) is not None
+    return isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
 def _what_to_try(trainer: Trainer) -> str:

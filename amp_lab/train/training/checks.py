@@ -1,18 +1,20 @@
-"""What a Trainer refuses, with what to do instead: before anything is moved, seeded or trained."""
+"""What a Trainer is not made of, with what to take instead: refused before anything is moved or seeded."""
 
 from __future__ import annotations
 
 import inspect
 import math
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from amp_lab.train.arguments import as_seed, is_whole
+from amp_lab.train.arguments import as_seed, is_whole, kind_of
+from amp_lab.train.checkpoint import Checkpoints
 from amp_lab.train.training.nonfinite import POLICIES
 
 _EVERY: Final = ("step", "epoch")
@@ -26,14 +28,14 @@ def check_model(model: Any, loss_fn: Any) -> None:
             f"model is the class {model.__name__} itself: give a model made of it, {model.__name__}(...)"
         )
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model is an nn.Module, not {_kind(model)}")
+        raise TypeError(f"model is an nn.Module, not {kind_of(model)}")
     if isinstance(loss_fn, type):
         raise TypeError(f"loss_fn is the class {loss_fn.__name__} itself: make one, {loss_fn.__name__}()")
     if isinstance(loss_fn, Optimizer):
         raise TypeError("loss_fn is an optimizer: the order is Trainer(model, loss_fn, optimizer)")
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(
-            f"loss_fn is a function of outputs and target that returns the loss, not {_kind(loss_fn)}"
+            f"loss_fn is a function of outputs and target that returns the loss, not {kind_of(loss_fn)}"
         )
 
 
@@ -45,7 +47,7 @@ def check_optimizer(optimizer: Any, modules: Mapping[str, nn.Module]) -> None:
             f"torch.optim.{optimizer.__name__}(model.parameters(), lr=...)"
         )
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer is one of torch.optim, not {_kind(optimizer)}")
+        raise TypeError(f"optimizer is one of torch.optim, not {kind_of(optimizer)}")
     if _needs_closure(optimizer):
         raise TypeError(
             f"{type(optimizer).__name__} runs the model again within a step, through a closure; GradScaler, "
@@ -82,11 +84,27 @@ def check_weights(modules: Mapping[str, nn.Module]) -> None:
     """Refuse weights in 16 bits: autocast casts copies, and the optimizer needs FP32."""
     for module in modules.values():
         for name, each in module.named_parameters():
+            if each.is_inference():
+                raise ValueError(
+                    f"the weight {name!r} was made in torch.inference_mode(), and cannot be trained: make the model "
+                    "outside"
+                )
             if each.requires_grad and each.dtype in _HALVES:
                 raise ValueError(
                     f"the weight {name!r} is {each.dtype}: small updates would be rounded away, and GradScaler refuses "
                     "FP16 gradients. Keep the weights in FP32, model.float(), and leave the 16 bits to precision=..."
                 )
+
+
+def check_clipping(clip_norm: Any, modules: Mapping[str, nn.Module]) -> None:
+    """Refuse to clip sparse gradients, whose norm PyTorch does not compute."""
+    parts = (each for module in modules.values() for each in module.named_modules())
+    sparse = next((name for name, part in parts if getattr(part, "sparse", False) is True), None)
+    if clip_norm is not None and sparse is not None:
+        raise ValueError(
+            f"the module {sparse!r} has sparse=True, and PyTorch computes no norm of sparse gradients: leave "
+            "sparse=True out, or clip_norm"
+        )
 
 
 def check_skipping(optimizer: Optimizer, precision: str) -> None:
@@ -112,7 +130,7 @@ def check_scheduler(scheduler: Any, every: Any, optimizer: Optimizer) -> None:
         return
     if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
         raise TypeError(
-            f"scheduler is one of torch.optim.lr_scheduler, made with the optimizer, not {_kind(scheduler)}"
+            f"scheduler is one of torch.optim.lr_scheduler, made with the optimizer, not {kind_of(scheduler)}"
         )
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise ValueError("the scheduler moves the learning rate of another optimizer: make it with this one")
@@ -140,25 +158,24 @@ def check_others(metrics: Any, on_nonfinite: Any, checkpoints: Any, callback: An
     """Refuse metrics, policies, checkpoints and callbacks of a wrong kind."""
     if metrics is not None and not isinstance(metrics, Mapping):
         raise TypeError(
-            f'metrics is a dict from names to functions, such as {{"accuracy": accuracy}}, not {_kind(metrics)}'
+            f'metrics is a dict from names to functions, such as {{"accuracy": accuracy}}, not {kind_of(metrics)}'
         )
     for name, metric in (metrics or {}).items():
         if not isinstance(name, str) or not callable(metric):
             raise TypeError(
-                f"metrics[{name!r}] is {_kind(metric)}: a metric is a function of outputs and target"
+                f"metrics[{name!r}] is {kind_of(metric)}: a metric is a function of outputs and target"
             )
         if name == "loss":
             raise ValueError("a metric cannot be called 'loss': that name is the loss's own")
     if on_nonfinite not in POLICIES:
         raise ValueError(f"on_nonfinite={on_nonfinite!r}: it is one of {', '.join(map(repr, POLICIES))}")
-    if checkpoints is not None and not all(
-        hasattr(checkpoints, each) for each in ("begin", "due", "save", "load")
-    ):
+    if checkpoints is not None and not isinstance(checkpoints, str | PathLike | Checkpoints):
         raise TypeError(
-            f"checkpoints is a Checkpoints(folder) of amp_lab.train.checkpoint, not {_kind(checkpoints)}"
+            "checkpoints is a folder, or a Checkpoints(folder) of amp_lab.train.checkpoint, not "
+            f"{kind_of(checkpoints)}"
         )
     if callback is not None and not callable(callback):
-        raise TypeError(f"callback is a function that takes a record, not {_kind(callback)}")
+        raise TypeError(f"callback is a function that takes a record, not {kind_of(callback)}")
 
 
 def check_scaler(scaler: Any, precision: str) -> None:
@@ -166,7 +183,7 @@ def check_scaler(scaler: Any, precision: str) -> None:
     if scaler is None:
         return
     if not isinstance(scaler, torch.amp.GradScaler):
-        raise TypeError(f"scaler is a torch.amp.GradScaler, not {_kind(scaler)}")
+        raise TypeError(f"scaler is a torch.amp.GradScaler, not {kind_of(scaler)}")
     if scaler.is_enabled() and precision != "fp16":
         raise ValueError(
             f'precision="{precision}" needs no loss scale: leave scaler out, or take precision="fp16"'
@@ -177,88 +194,5 @@ def check_scaler(scaler: Any, precision: str) -> None:
         )
 
 
-def check_loader(name: str, loader: Any, epochs: int) -> None:
-    """Refuse what gives no batches, or gives them only once though they are needed in each epoch."""
-    if isinstance(loader, torch.utils.data.Dataset) and not isinstance(
-        loader, torch.utils.data.IterableDataset
-    ):
-        raise TypeError(
-            f"{name} is a data set, which gives samples: wrap it, DataLoader({name}, batch_size=32)"
-        )
-    if isinstance(loader, torch.Tensor | str | Mapping) or not isinstance(loader, Iterable):
-        raise TypeError(
-            f"{name} gives batches when iterated, as a DataLoader or a list of them does; it is {_kind(loader)}"
-        )
-    if length(loader) == 0:
-        raise ValueError(
-            f"{name} is empty: its data set has no samples, or less than one batch with drop_last=True"
-        )
-    if epochs > 1 and iter_is_itself(loader):
-        raise TypeError(
-            f"{name} is {_kind(loader)}, which can be read once, and there are {epochs:,} epochs: give a DataLoader, "
-            "or a list of its batches"
-        )
-
-
-def check_fit(epochs: Any, resume: Any, checkpoints: Any) -> None:
-    """Refuse what cannot be fitted: numbers, and the state of PyTorch around."""
-    if not is_whole(epochs) or epochs < 1:
-        raise ValueError(f"epochs={epochs!r}: how many epochs in all, a whole number from 1 on")
-    if resume is True and checkpoints is None:
-        raise ValueError(
-            "resume=True needs a folder to resume from: Trainer(..., checkpoints=Checkpoints('runs/a'))"
-        )
-
-
-def check_window(window: Any) -> None:
-    """Refuse what is no list of micro-batches."""
-    if not isinstance(window, list) or not window:
-        raise TypeError(
-            f"a window is the list of the micro-batches of one step, [(inputs, target)], not {_kind(window)}"
-            + (" without any" if isinstance(window, list) else "")
-        )
-    if isinstance(window[0], torch.Tensor):
-        raise TypeError(
-            "a window is a list of micro-batches, and this is one batch: write train_step([batch])"
-        )
-
-
-def check_surroundings(device: torch.device) -> None:
-    """Refuse regions around `fit` or `train_step` in which no right step can be made."""
-    if torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "fit is called in torch.inference_mode(), where nothing can be trained: call it outside"
-        )
-    check_no_region(device)
-
-
-def check_no_region(device: torch.device) -> None:
-    """Refuse an autocast region around: it would keep cast weights until it ends, steps or no steps."""
-    if torch.is_autocast_enabled(device.type):
-        raise RuntimeError(
-            "Trainer is called in an autocast region, which keeps cast weights until it ends, steps or no steps: call "
-            "it outside; Trainer makes its own region for each forward pass"
-        )
-
-
-def length(loader: Any) -> int | None:
-    """Return how many batches a loader says it has; None if it does not."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None
-
-
-def iter_is_itself(loader: Any) -> bool:
-    """Tell a generator, or another iterator, which is used up by being read."""
-    return hasattr(loader, "__next__")
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
-
-
-def _kind(value: Any) -> str:
-    if value is None or isinstance(value, type):
-        return repr(value)
-    return f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"

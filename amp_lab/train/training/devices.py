@@ -18,10 +18,15 @@ def device_for(model: nn.Module, wanted: Any) -> torch.device:
     Raises:
         TypeError, ValueError: for a device that is not here, and a model that lies on several, or on none (meta).
     """
+    found = {each.device for each in (*model.parameters(), *model.buffers())}
+    if torch.device("meta") in found:
+        raise ValueError(
+            "the model lies on the meta device, without values: model.to_empty(device=...), then load or make its "
+            "weights, then make the optimizer and the Trainer"
+        )
     if wanted is not None:
         return torch.device(describe_device(wanted).device)
-    found = {each.device for each in (*model.parameters(), *model.buffers())}
-    if len(found) > 1 or torch.device("meta") in found:
+    if len(found) > 1:
         where = ", ".join(sorted(map(str, found)))
         raise ValueError(
             f"the model lies on {where}: Trainer needs it on one real device; name it, device=..."
@@ -34,7 +39,9 @@ def device_for(model: nn.Module, wanted: Any) -> torch.device:
 
 def move(modules: Sequence[nn.Module], optimizer: Optimizer, device: torch.device) -> None:
     """Move modules to the device. Parameters stay the same objects, so the optimizer still holds them."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    moved = any(each.device != device for each in parameters)
     for module in modules:
         module.to(device)
-    if optimizer.state:
+    if moved and optimizer.state:
         optimizer.load_state_dict(optimizer.state_dict())  # which brings its state to its parameters

@@ -15,7 +15,7 @@ class NonFiniteLoss(FloatingPointError):
 
     Attributes:
         loss: the loss of the window, a float.
-        batch: the micro-batch that it comes from, on the device.
+        batch: the micro-batch that it comes from, on the device; None if weights were found spoilt while saving.
         step, epoch: where that was, counted from 0.
         report: what `amp_lab.find_overflow` says of this batch; None where it could not run.
     """

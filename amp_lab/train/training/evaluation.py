@@ -45,7 +45,13 @@ def _values(trainer: Trainer, batch: Any) -> list[torch.Tensor]:
 
 
 def _number(name: str, value: Any, loss: torch.Tensor) -> torch.Tensor:
-    number = torch.as_tensor(value, dtype=loss.dtype, device=loss.device)
+    try:
+        number = torch.as_tensor(value, dtype=loss.dtype, device=loss.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"the metric {name!r} returned a {type(value).__name__}; it must return one number, the mean over the "
+            "samples of the batch"
+        ) from error
     if number.ndim:
         raise ValueError(
             f"the metric {name!r} returned a tensor of shape {tuple(number.shape)}; it must be one number, "

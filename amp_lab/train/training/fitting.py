@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from amp_lab.train.precision import fp32_products
+from amp_lab.train.saving.positions import length
 from amp_lab.train.training.breaking_off import end_turn, explained
-from amp_lab.train.training.checks import length
 from amp_lab.train.training.evaluation import evaluate, modes_kept
 from amp_lab.train.training.history import EpochRecord, History, StepRecord
 from amp_lab.train.training.loop import train_step
-from amp_lab.train.training.precision import fp32_products
+from amp_lab.train.training.nonfinite import worth_saving
 from amp_lab.train.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class Fit:
                 stacklevel=3,
             )
             return trainer.history
-        self._batches = trainer.place.enter(self._train_loader, self._dev_loader)
         trainer.stopped = None
+        self._batches = trainer.place.enter(self._train_loader, self._dev_loader)
         try:
             self._progress = Progress(trainer.progress, self._epochs)
             with explained(trainer), training(trainer), self._progress:
@@ -108,7 +109,7 @@ class Fit:
 
     def _save(self, values: dict[str, float] | None = None) -> None:
         trainer = self._trainer
-        if trainer.checkpoints is not None:
+        if trainer.checkpoints is not None and worth_saving(trainer):
             trainer.checkpoints.save(trainer.state_dict(), step=trainer.step, values=values)
 
     def _epoch_ended(self, start: float) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from amp_lab.train.training.batches import forward, samples_in, to_device
+from amp_lab.train.training.calls import check_gradients
 from amp_lab.train.training.history import StepRecord
 from amp_lab.train.training.nonfinite import overflowed, refused
 
@@ -25,6 +26,8 @@ def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
 
     optimizer.zero_grad(set_to_none=True)
     losses = [backward(trainer, batch, size / samples) for batch, size in zip(window, sizes, strict=True)]
+    if trainer.step == 0:
+        check_gradients(trainer.parameters)
     loss = mean(losses, sizes)
     scale = scaler.get_scale()
     norm = clip(trainer) if math.isfinite(loss) else None
@@ -48,15 +51,16 @@ def backward(trainer: Trainer, batch: Any, share: float) -> torch.Tensor:
     with trainer.autocast:
         loss = forward(trainer.model, trainer.loss_fn, batch).loss
     # A mean over few samples counts less: so a last window that is not full is right, too.
-    trainer.scaler.scale(loss if share == 1 else loss * share).backward()
+    trainer.scaler.scale(loss if share == 1 else loss * share).backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 
 
-def mean(losses: Sequence[torch.Tensor], sizes: Sequence[int]) -> float:
+def mean(losses: list[torch.Tensor], sizes: Sequence[int]) -> float:
     """Return the mean loss over the samples. It waits for the GPU, once."""
     if len(losses) == 1:
         return losses[0].item()
-    return sum(map(math.prod, zip(torch.stack(losses).tolist(), sizes, strict=True))) / sum(sizes)
+    values: list[float] = torch.stack(losses).tolist()
+    return sum(value * size for value, size in zip(values, sizes, strict=True)) / sum(sizes)
 
 
 def clip(trainer: Trainer) -> float | None:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import nn
 
 from amp_lab.autocast.emulate import CudaAutocast
+from amp_lab.train.precision import DTYPES
 from amp_lab.train.training.batches import to_device
 from amp_lab.train.training.errors import NonFiniteLoss
 from amp_lab.train.training.history import StepRecord
-from amp_lab.train.training.precision import DTYPES
 from amp_lab.watching.overflow import OverflowReport, find_overflow
 
 if TYPE_CHECKING:
@@ -23,6 +22,9 @@ POLICIES: Final = ("raise", "skip", "stop")
 _SMALLEST: Final = (
     2.0**-24
 )  # the smallest number above 0 that FP16 has; `amp_lab.watch` ends a run there, too
+
+_AVERAGES: Final = ("running_mean", "running_var")  # of BatchNorm: what a forward pass writes
+_BACK: Final = "Go back to a checkpoint from before"
 
 
 def refused(
@@ -34,10 +36,11 @@ def refused(
         NonFiniteLoss: for "raise"; for "skip" if to go on makes no sense, as weights or buffers are not finite either.
     """
     trainer.optimizer.zero_grad(set_to_none=True)
-    if trainer.on_nonfinite == "raise" or (trainer.on_nonfinite == "skip" and _not_finite(trainer.model)):
+    harmed = spoilt(trainer)
+    if trainer.on_nonfinite == "raise" or (trainer.on_nonfinite == "skip" and harmed):
         raise _error(trainer, window, losses, record, _what(record))
     if trainer.on_nonfinite == "stop":
-        trainer.stop(because=_what(record))
+        trainer.stop(because=f"{_what(record)}. {harmed}" if harmed else _what(record))
     return record._replace(skipped="loss")
 
 
@@ -60,6 +63,23 @@ def overflowed(
     return record
 
 
+def worth_saving(trainer: Trainer) -> bool:
+    """Tell whether weights are finite. A checkpoint of others would be no good, and push out a good one.
+
+    Raises:
+        NonFiniteLoss: if they are not, unless `on_nonfinite` is "stop".
+    """
+    harmed = spoilt(trainer)
+    if not harmed:
+        return True
+    trainer.stop(because=harmed)
+    if trainer.on_nonfinite == "stop":
+        return False
+    last = trainer.history.steps[-1]
+    message = f"{harmed}\nNo checkpoint was saved of this."
+    raise NonFiniteLoss(message, loss=last.loss, batch=None, step=last.step, epoch=last.epoch)
+
+
 def _error(
     trainer: Trainer, window: Sequence[Any], losses: Sequence[torch.Tensor], record: StepRecord, what: str
 ) -> NonFiniteLoss:
@@ -70,12 +90,15 @@ def _error(
     where = f" (micro-batch {bad + 1} of {len(window)})" if len(window) > 1 else ""
     sentences = [f"{what}{where}; the optimizer has not stepped."]
     report = None
-    if harmed := _not_finite(trainer.model):
-        sentences.append(f"{harmed} is not finite: an earlier batch spoilt it. Go back to a checkpoint.")
+    if harmed := _spoilt_weight(trainer):
+        sentences.append(harmed)
     else:
+        # A running average that is spoilt has no part in a forward pass of training: look for the cause all the same.
+        harmed = _spoilt_buffer(trainer)
         report = _report(trainer, batch)
         sentences += [] if report is None else [_said(trainer, report)]
-        if trainer.on_nonfinite == "raise" and not record.skipped:
+        sentences += [harmed] if harmed else []
+        if trainer.on_nonfinite == "raise" and not record.skipped and not harmed:
             sentences.append('To go on without such batches: Trainer(..., on_nonfinite="skip").')
     return NonFiniteLoss(
         "\n".join(sentences),
@@ -112,10 +135,40 @@ def _report(trainer: Trainer, batch: Any) -> OverflowReport | None:
         return None
 
 
-def _not_finite(model: nn.Module) -> str:
-    """Name a weight or buffer that is not finite; "" if there is none."""
-    for kind, tensors in (("the weight", model.named_parameters()), ("the buffer", model.named_buffers())):
-        for name, tensor in tensors:
-            if tensor.is_floating_point() and not tensor.detach().isfinite().all():
-                return f"{kind} {name!r}"
+def spoilt(trainer: Trainer) -> str:
+    """Say which weight or running average is not finite, and how that can be; "" if all are finite."""
+    return _spoilt_weight(trainer) or _spoilt_buffer(trainer)
+
+
+def _spoilt_weight(trainer: Trainer) -> str:
+    for name, weight in trainer.model.named_parameters():
+        if weight.requires_grad and not _all_finite(weight):
+            return f"The weight {name!r} is not finite: {_who_spoilt(trainer)}"
     return ""
+
+
+def _spoilt_buffer(trainer: Trainer) -> str:
+    """Other buffers may hold infinities from the start, such as the mask of an attention; but nobody means a NaN."""
+    for name, buffer in trainer.model.named_buffers():
+        if buffer.isnan().any() or (name.endswith(_AVERAGES) and not _all_finite(buffer)):
+            who = "the forward pass of this batch, or of one before, spoilt it"
+            return f"The buffer {name!r} is not finite: {who}. {_BACK}."
+    return ""
+
+
+def _who_spoilt(trainer: Trainer) -> str:
+    """Name the last step: usually the very next loss is NaN. (A weight may not have been in use since.)"""
+    if not trainer.step:
+        return "it was so before the first step. Make the model anew."
+    cause = f"step {trainer.step - 1:,}, or one before it, spoilt it"
+    if trainer.clip_norm is not None or trainer.scaler.is_enabled():
+        return f"{cause}, though the gradients were finite: is the learning rate too large? {_BACK}."
+    return (
+        f"{cause}: its loss was finite, but its gradients were not, and without clip_norm nobody looked at them (or "
+        f"the learning rate is far too large). {_BACK}, with Trainer(..., clip_norm=math.inf), which looks at the "
+        "gradients before each step."
+    )
+
+
+def _all_finite(tensor: torch.Tensor) -> bool:
+    return bool(tensor.detach().isfinite().all())

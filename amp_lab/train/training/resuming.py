@@ -14,7 +14,23 @@ from amp_lab.train.saving.positions import Batches, own_states, put_back
 if TYPE_CHECKING:
     from amp_lab.train.trainer import Trainer
 
-_PARTS: Final = ("model", "loss_fn", "optimizer", "scaler", "schedule", "history", "step", "place", "random")
+_PARTS: Final = (
+    "model",
+    "loss_fn",
+    "optimizer",
+    "scaler",
+    "schedule",
+    "history",
+    "step",
+    "place",
+    "random",
+    "kinds",
+)
+
+_OTHERWISE: Final = (
+    "make the Trainer as it was when it saved. To begin a new run from its weights alone: "
+    'load_weights(model, load_checkpoint(path)["model"])'
+)
 
 
 class Place:
@@ -25,6 +41,15 @@ class Place:
         self._dev_loader: Any = None
         self._kept: Mapping[str, Any] | None = None
         self._loaded = False
+
+    @property
+    def running(self) -> bool:
+        """Whether a `fit` is reading a loader."""
+        return self._batches is not None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For `copy.deepcopy` and `pickle` in a callback, too: the place, without the loaders that are being read."""
+        return {**vars(self), "_batches": None, "_dev_loader": None, "_kept": self.state_dict()}
 
     def enter(self, train_loader: Iterable[Any], dev_loader: Any) -> Batches:
         """Return the batches of a loader, from this place on."""
@@ -60,6 +85,7 @@ def to_state(trainer: Trainer) -> dict[str, Any]:
     """Return all that a run needs to go on exactly."""
     loss_fn = trainer.loss_fn
     return {
+        "kinds": _kinds(trainer),
         "model": trainer.model.state_dict(),
         "loss_fn": loss_fn.state_dict() if isinstance(loss_fn, nn.Module) else {},
         "optimizer": trainer.optimizer.state_dict(),
@@ -82,6 +108,7 @@ def from_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     if missing:
         raise ValueError(f"this is not the state of a Trainer: it has no {', '.join(map(repr, missing))}")
     trainer.schedule.check_state(state["schedule"])
+    _check_made_alike(trainer, state)
     load_weights(trainer.model, state["model"])
     if isinstance(trainer.loss_fn, nn.Module):
         load_weights(trainer.loss_fn, state["loss_fn"])
@@ -92,3 +119,28 @@ def from_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     trainer.step = state["step"]
     trainer.place.load_state_dict(state["place"])
     random_states.restore(state["random"])  # last: to build things above may take random numbers
+
+
+def _kinds(trainer: Trainer) -> dict[str, str]:
+    """Return of what classes a Trainer is made, where PyTorch would load the state of another without a word."""
+    return {"optimizer": type(trainer.optimizer).__name__, "scheduler": type(trainer.scheduler).__name__}
+
+
+def _check_made_alike(trainer: Trainer, state: Mapping[str, Any]) -> None:
+    """ValueError, before anything is loaded, for the state of another optimizer or scheduler."""
+    for part, kind in _kinds(trainer).items():
+        if state["kinds"][part] != kind:
+            raise ValueError(
+                f"the checkpoint has the state of {state['kinds'][part]}, and this Trainer's {part} is {kind}: "
+                + _OTHERWISE
+            )
+    saved, own = (_sizes(groups) for groups in (state["optimizer"], trainer.optimizer.state_dict()))
+    if saved != own:
+        raise ValueError(
+            f"the checkpoint's optimizer has parameter groups of {saved} tensors, and this Trainer's of {own}: "
+            + _OTHERWISE
+        )
+
+
+def _sizes(state: Mapping[str, Any]) -> list[int]:
+    return [len(group["params"]) for group in state["param_groups"]]

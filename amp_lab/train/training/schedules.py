@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import ExponentialLR, PolynomialLR, ReduceLROnPlateau, StepLR
 
-# What schedulers call the number of moves after which they are through, or change for the first time.
-_HORIZONS: Final = ("T_max", "T_0", "total_steps", "total_iters", "step_size", "milestones", "_milestones")
+# What schedulers call the number of moves after which they are through: in steps, more than an epoch …
+_ENDS: Final = ("T_max", "total_steps", "milestones")
+# … except for what they do again and again, or at the start: in the first epoch, that may be meant.
+_WITHIN: Final = ("step_size", "T_0", "total_iters")
+_NOTHING: Final = 1e-8  # of the learning rate: a run that ends with so little has not counted steps
 
 
 class Schedule:
@@ -60,29 +63,62 @@ class Schedule:
             ValueError: for ReduceLROnPlateau without a dev loss; if it is not said whether it counts steps or epochs,
                 and its number is small enough to be one of epochs; if OneCycleLR ends before the run.
         """
+        if self.scheduler is None:
+            return
         name = type(self.scheduler).__name__
         if self.plateau and not has_dev:
             raise ValueError(f"{name} looks at the dev loss: give fit a dev_loader")
-        horizon = _horizon(self.scheduler)
-        if horizon is None or (steps_per_epoch or 2) < 2:
-            return
-        field, moves = horizon
-        if not self.chosen and not self.plateau and moves < max(epochs + 1, steps_per_epoch or 0):
+        many_steps = steps_per_epoch is None or steps_per_epoch > 1
+        if not self.chosen and not self.plateau and many_steps:
+            _ask_if_epochs(self.scheduler, epochs, steps_per_epoch or 0)
+        units = epochs if self.every == "epoch" else epochs * (steps_per_epoch or 0)
+        total = getattr(self.scheduler, "total_steps", None)
+        if total is not None and total < units:
             raise ValueError(
-                f'{name} has {field}={moves:,}: are these epochs? Say Trainer(..., scheduler_every="epoch"). Or '
-                '"step", if it is to move with each step, and so within the first epoch'
-            )
-        units = epochs if self.every == "epoch" else steps_per_epoch and epochs * steps_per_epoch
-        if field == "total_steps" and units and moves < units:
-            raise ValueError(
-                f"{name} has total_steps={moves:,}, and this run has {units:,} {self.every}s: PyTorch raises when it "
+                f"{name} has total_steps={total:,}, and this run has {units:,} {self.every}s: PyTorch raises when it "
                 f"moves on after its end; make it with total_steps={units}"
             )
 
 
-def _horizon(scheduler: Any) -> tuple[str, int] | None:
-    for field in _HORIZONS:
-        value = getattr(scheduler, field, None)
-        if value:
-            return field, max(value) if not isinstance(value, int | float) else int(value)
-    return None
+def _ask_if_epochs(scheduler: Any, epochs: int, steps: int) -> None:
+    """ValueError if a schedule is over far too early when it moves with each of so many steps per epoch."""
+    parts = _members(scheduler)
+    # Of several, the longest counts: a short warm-up before a long schedule is what one does.
+    moves, field = max((found for each in parts for found in _horizons(each)), default=(0, ""))
+    left = min(_left(each, epochs * steps) for each in parts)
+    if field and (moves <= epochs or (field in _ENDS and epochs > 1 and moves < steps)):
+        number = f"{field}={moves:,}"
+    elif left < _NOTHING:
+        number = f"{left:.1g} of the learning rate left after the {epochs * steps:,} steps of this run"
+    else:
+        return
+    raise ValueError(
+        f'{type(scheduler).__name__} has {number}: are these epochs? Say Trainer(..., scheduler_every="epoch"). Or '
+        '"step", if it is to move with each step'
+    )
+
+
+def _members(scheduler: Any) -> list[Any]:
+    """Return a scheduler, or those that SequentialLR and ChainedScheduler are made of."""
+    inner = getattr(scheduler, "_schedulers", None)
+    return [scheduler] if inner is None else [part for each in inner for part in _members(each)]
+
+
+def _horizons(scheduler: Any) -> list[tuple[int, str]]:
+    known = {field: getattr(scheduler, field, None) for field in (*_ENDS, *_WITHIN)}
+    return [
+        (int(value if isinstance(value, int | float) else max(value)), field)
+        for field, value in known.items()
+        if value
+    ]
+
+
+def _left(scheduler: Any, moves: int) -> float:
+    """Return the part of the learning rate that is left after so many moves, if it is one that shrinks; else 1."""
+    if isinstance(scheduler, ExponentialLR):
+        return float(scheduler.gamma**moves)
+    if isinstance(scheduler, StepLR):
+        return float(scheduler.gamma ** (moves // scheduler.step_size))
+    if isinstance(scheduler, PolynomialLR):  # it ends at 0
+        return 0.0 if scheduler.total_iters < moves / 2 else 1.0
+    return 1.0

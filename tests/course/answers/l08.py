@@ -65,7 +65,7 @@ def notes_sizes_by_address(model, batch, dtype):
 @activation_bytes.right
 def keeps_all_and_counts_afterwards(model, batch, dtype):
     every = {address(each): each.untyped_storage().nbytes() for each in saved(model, batch, dtype)}
-    for each in [*model.state_dict().values(), batch]:
+    for each in [*model.parameters(), *model.buffers(), batch]:
         every.pop(address(each), None)
     return sum(every.values())
 
@@ -313,6 +313,34 @@ def calls_the_model_outside(model, batch, dtype):
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         pass
     return sum(kept.values())
+
+
+@activation_bytes.wrong("called-again")
+def warms_up(model, batch, dtype):
+    notes_sizes_by_address(model, batch, dtype)
+    return notes_sizes_by_address(model, batch, dtype)
+
+
+@activation_bytes.wrong("other-dtype")
+def bf16_for_both(model, batch, dtype):
+    return notes_sizes_by_address(model, batch, dtype if dtype == torch.float32 else torch.bfloat16)
+
+
+def counts_unless_in(known, model, batch, dtype):
+    known = there(*known, batch)
+    kept = {address(each): each.untyped_storage().nbytes() for each in saved(model, batch, dtype)}
+    return sum(size for place, size in kept.items() if place not in known)
+
+
+@activation_bytes.wrong("counts-buffers")
+def trusts_the_state_dict(model, batch, dtype):
+    return counts_unless_in(model.state_dict().values(), model, batch, dtype)
+
+
+@activation_bytes.wrong("counts-parameters")
+def knows_what_is_trained(model, batch, dtype):
+    trained = [each for each in model.parameters() if each.requires_grad]
+    return counts_unless_in([*trained, *model.buffers()], model, batch, dtype)
 
 
 @activation_bytes.wrong("no-autocast")
@@ -908,6 +936,18 @@ def capped_at_two(flops, bytes_fp32, gpu):
 def middle_of_both(flops, bytes_fp32, gpu):
     one, other = judged_in_fp32(flops, bytes_fp32, gpu), judged_in_fp16(flops, bytes_fp32, gpu)
     return (one + other) / 2
+
+
+@speedup.right
+def in_fp32(flops, bytes_fp32, gpu):
+    slow = torch.tensor([flops / gpu.fp32, bytes_fp32 / gpu.bandwidth]).max()
+    fast = torch.tensor([flops / gpu.fp16, bytes_fp32 / 2 / gpu.bandwidth]).max()
+    return (slow / fast).item()
+
+
+@speedup.wrong("rounded")
+def to_two_places(flops, bytes_fp32, gpu):
+    return round(in_fp32(flops, bytes_fp32, gpu), 2)
 
 
 @speedup.wrong("wrong-type")

@@ -59,6 +59,17 @@ def finish(model, optimizer, scaler, scheduler, max_norm):
         scheduler.step()
 
 
+def finish_unscaled(model, optimizer, scaler, scheduler):
+    """What comes after clipping."""
+    if not scaler.is_enabled() and not all(each.grad.isfinite().all() for each in model.parameters()):
+        raise FloatingPointError("gradients")
+    scale = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    if scaler.get_scale() >= scale:
+        scheduler.step()
+
+
 # 9.1 The step of a Trainer
 
 
@@ -585,6 +596,48 @@ def returns_nothing(*args):
     in_two_halves(*args)
 
 
+@step.wrong("clips-values")
+def clips_number_by_number(model, optimizer, scaler, scheduler, loss_function, window, dtype, max_norm):
+    total = accumulate(model, optimizer, scaler, loss_function, window, dtype)
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_value_(model.parameters(), max_norm)
+    finish_unscaled(model, optimizer, scaler, scheduler)
+    return total
+
+
+@step.wrong("schedules-early")
+def schedules_before_the_step(model, optimizer, scaler, scheduler, loss_function, window, dtype, max_norm):
+    total = accumulate(model, optimizer, scaler, loss_function, window, dtype)
+    scaler.unscale_(optimizer)
+    if torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).isfinite():
+        scheduler.step()
+    scaler.step(optimizer)
+    scaler.update()
+    return total
+
+
+@step.wrong("never-schedules")
+def tells_a_skip_by_the_weights(model, optimizer, scaler, scheduler, loss_function, window, dtype, max_norm):
+    """With a learning rate of 0 no weight moves, in a step that happens."""
+    total = accumulate(model, optimizer, scaler, loss_function, window, dtype)
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if not scaler.is_enabled() and not norm.isfinite():
+        raise FloatingPointError("gradients")
+    before = [each.detach().clone() for each in model.parameters()]
+    scaler.step(optimizer)
+    scaler.update()
+    if not all(map(torch.equal, before, model.parameters())):
+        scheduler.step()
+    return total
+
+
+@step.wrong("eval-mode")
+def trains_in_eval_mode(model, *args):
+    model.eval()
+    return in_two_halves(model, *args)
+
+
 @step.wrong("wrong-step")
 def clips_to_half(model, optimizer, scaler, scheduler, loss_function, window, dtype, max_norm):
     total = accumulate(model, optimizer, scaler, loss_function, window, dtype)
@@ -736,6 +789,28 @@ def trusts_the_name(machine, wanted="auto"):
     return choosing(lambda each: "bf16" if "A100" in each.name else "fp32")(machine, wanted)
 
 
+@choose.wrong("wrong-choice")
+def takes_all_but_emulation(machine, wanted="auto"):
+    takes = machine.type == "cuda" and machine.bf16 not in ("emulated", "none")
+    return choosing(lambda machine: "bf16" if takes else right_auto(machine))(machine, wanted)
+
+
+@choose.wrong("native-anywhere")
+def bf16_on_a_mac(machine, wanted="auto"):
+    return choosing(lambda each: "bf16" if each.bf16 in NATIVE else right_auto(each))(machine, wanted)
+
+
+@choose.wrong("wish-ignored")
+def grants_what_there_is(machine, wanted="auto"):
+    return choosing(right_auto)(machine, "fp32" if wanted == "bf16" and machine.bf16 == "none" else wanted)
+
+
+@choose.wrong("never-scales")
+def scales_on_cuda_only(machine, wanted="auto"):
+    dtype, scaled = choosing(right_auto)(machine, wanted)
+    return dtype, scaled and machine.type == "cuda"
+
+
 @choose.wrong("not-refused")
 def falls_back(machine, wanted="auto"):
     if wanted == "auto":
@@ -807,6 +882,59 @@ class Keeper:
 @keep.right
 class InPieces(Keeper):
     pass
+
+
+@keep.right
+class InAFolderOfItsOwn(Keeper):
+    def save(self):
+        with tempfile.TemporaryDirectory(dir=self.path.parent) as folder:
+            self.write(Path(folder) / "new")
+            (Path(folder) / "new").rename(self.path)
+
+
+@keep.wrong("names-collide")
+class AllInOneDict(Keeper):
+    def state(self):
+        state = super().state()
+        return {**state["parts"], "rng": state["rng"]}
+
+    def read(self):
+        saved = super().read()
+        rng = saved.pop("rng")
+        return {"parts": saved, "rng": rng}
+
+
+@keep.wrong("half-loaded")
+class RandomStatesFirst(Keeper):
+    def compare(self, saved):
+        self.random(saved)
+        super().compare(saved)
+
+
+@keep.wrong("save-disturbs")
+class SavesInEvalMode(Keeper):
+    def state(self):
+        if "model" in self.parts:
+            self.parts["model"].eval()
+        return super().state()
+
+
+@keep.wrong("not-written")
+class KeepsTheFirst(Keeper):
+    def save(self):
+        if not self.path.exists():
+            super().save()
+
+
+@keep.wrong("old-file-lost")
+class MovesByCopying(Keeper):
+    def save(self):
+        beside = self.path.with_name("new")
+        try:
+            self.write(beside)
+            shutil.move(beside, self.path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 @keep.right
@@ -1238,9 +1366,20 @@ def counts_in_16_bits(*args):
     return evaluating(cast=lambda outputs: outputs)(*args)
 
 
-@evaluate.wrong("sixteen-bit-metrics")
+@evaluate.wrong("wide-metrics")
 def counts_in_64_bits(*args):
     return evaluating(cast=torch.Tensor.double)(*args)
+
+
+@evaluate.right
+def evaluates_a_copy(model, *args):
+    return evaluating()(copy.deepcopy(model), *args)
+
+
+@evaluate.wrong("mode-lost")
+def notes_the_outer_modes(model, *args):
+    outer = [(module, module.training) for module in (model, *model.children())]
+    return evaluating(restore=lambda _: [module.train(was) for module, was in outer])(model, *args)
 
 
 @evaluate.wrong("mode-lost")

@@ -60,7 +60,7 @@ class Fault:
     def case(self) -> Case:
         """Build it, always with the same numbers."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             return self.build()
 
 

@@ -42,7 +42,7 @@ def region(device_type: str, enabled: bool = True) -> Iterator[None]:
 def loss_of(case: Case, device_type: str, enabled: bool = True) -> torch.Tensor:
     """Run the forward pass."""
     with torch.random.fork_rng(devices=[]), region(device_type, enabled):
-        torch.manual_seed(1)
+        torch.default_generator.manual_seed(1)
         return case.loss_fn(case.model(*case.batch[:-1]), case.batch[-1])
 
 

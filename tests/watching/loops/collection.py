@@ -131,7 +131,7 @@ def _train(loop: Loop, watch: Callable[..., Any], watchers: list[Any]) -> Outcom
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         if loop.cause is not None:
             warnings.simplefilter("ignore")  # PyTorch warns of some mistakes
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         try:
             result = loop.train(watch)
         except Exception as raised:

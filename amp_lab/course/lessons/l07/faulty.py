@@ -95,7 +95,7 @@ class Patient(nn.Module):
     def __init__(self, layers: Iterable[str] = ("", "attn", "wide norm"), seed: int = 0) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # the CPU's: nobody puts a GPU's back
             self.embed = nn.Linear(FEATURES, SIZE, bias=False)
             self.layers = nn.Sequential(*(Block(each.split()) for each in layers))
             self.head = nn.Linear(SIZE, 1)

@@ -13,7 +13,7 @@ import torch
 from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
-from amp_lab.course.lessons.l07.scenes import DEVICE, Bench, Loss, Scene
+from amp_lab.course.lessons.l07.scenes import DEVICE, Bench, Loss, Scene, seed_all
 from amp_lab.course.lessons.l07.trials import (
     Step,
     Trial,
@@ -236,6 +236,6 @@ def _fails(step: Step, scene: Scene, weight: float) -> bool:
     for number in range(len(scene.plan)):
         for each, function in ((bench, step), (other, step_with())):
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(number)
+                seed_all(number)
                 quietly(function, *each.arguments(number))
     return difference(bench.state(), other.state(), start, _RTOL) is not None

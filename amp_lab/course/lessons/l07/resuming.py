@@ -16,7 +16,7 @@ from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
-from amp_lab.course.lessons.l07.scenes import DEVICE, Scene
+from amp_lab.course.lessons.l07.scenes import DEVICE, Scene, seed_all
 from amp_lab.course.lessons.l07.scheduling import SchedulingBench, right
 from amp_lab.course.lessons.l07.whole import Whole, difference, differs, whole
 
@@ -71,7 +71,7 @@ class _Run(SchedulingBench):
         self.scene = scene or self.scene
         for number in range(first, last):
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(number)
+                seed_all(number)
                 right(*self.arguments(number))
             # In a region of the page, copies of weights would be kept over the steps, and differ after a load.
             torch.clear_autocast_cache()

@@ -14,6 +14,8 @@ from amp_lab.course.lessons.l07.nets import IN, OUT, Call, Kind, Net
 from amp_lab.scaling.dynamic import DynamicLossScaler
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# Without a GPU, torch.manual_seed writes down each time where it was called, which takes longer than a small step.
+seed_all = torch.manual_seed if DEVICE.type == "cuda" else torch.default_generator.manual_seed
 EXAMPLES = 6
 # An error that large in the targets: its square is nothing for FP32, its gradient too much for FP16.
 _FAR = 1e6
@@ -157,7 +159,7 @@ def make_net(
 ) -> Net:
     """Make a network with the weights that belong to `seed`."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed + 7)
+        torch.default_generator.manual_seed(seed + 7)  # the CPU's: nobody puts a GPU's back
         return Net(calls, kind, features, outputs, number).to(DEVICE)
 
 

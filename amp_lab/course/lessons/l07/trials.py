@@ -16,7 +16,7 @@ from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
 from amp_lab.course.lessons.l07.nets import Call, autocast_in_force
-from amp_lab.course.lessons.l07.scenes import DEVICE, Bench, State
+from amp_lab.course.lessons.l07.scenes import DEVICE, Bench, State, seed_all
 from amp_lab.watching.report import Report
 from amp_lab.watching.watch import watch
 
@@ -163,7 +163,7 @@ def _call_seeded(function: Step, number: int, bench: Bench) -> Any:
 
 def _call_with_seed(function: Step, number: int, given: tuple[Any, ...]) -> Any:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(number)
+        seed_all(number)
         return function(*given)
 
 

@@ -68,6 +68,15 @@ def _but_buffers(tensor: torch.Tensor, model: nn.Module, batch: torch.Tensor) ->
     return _address(tensor) in _addresses(*model.parameters(), batch)
 
 
+def _but_what_is_not_saved_to_disk(tensor: torch.Tensor, model: nn.Module, batch: torch.Tensor) -> bool:
+    return _address(tensor) in _addresses(*model.state_dict().values(), batch)
+
+
+def _but_frozen(tensor: torch.Tensor, model: nn.Module, batch: torch.Tensor) -> bool:
+    trained = [each for each in model.parameters() if each.requires_grad]
+    return _address(tensor) in _addresses(*trained, *model.buffers(), batch)
+
+
 def _but_batch(tensor: torch.Tensor, model: nn.Module, batch: torch.Tensor) -> bool:
     return _address(tensor) in _addresses(*model.parameters(), *model.buffers())
 
@@ -117,6 +126,8 @@ _LEFT_OUT = (
     ("", _all_there),
     ("counts-the-batch", _but_batch),
     ("counts-buffers", _but_buffers),
+    ("counts-buffers", _but_what_is_not_saved_to_disk),
+    ("counts-parameters", _but_frozen),
     ("counts-the-batch", _only_parameters),
     ("weights-as-views", _if_the_same_object),
     ("weights-as-views", _by_object_or_batch),

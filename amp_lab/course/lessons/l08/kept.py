@@ -50,14 +50,28 @@ class _Asking:
     def _right(self, *case: Any) -> int:
         self._model: nn.Module = case[0]
         self._before = scenes.standing(self._model)
-        return right(*case)
+        self._dtype = str(case[2])
+        want = right(*case)
+        self._model.calls.clear()
+        return want
 
     def _read(self, call: str, got: Any, want: int) -> int:
         after = scenes.standing(self._model)
         for place, value in self._before.items():
             if after[place] != value:
                 raise Mistake("model-changed", call=call, place=place, got=after[place], want=value)
-        return expect.whole_number(call, got, want)
+        number = expect.whole_number(call, got, want)
+        if number == want:
+            self._expect_one_call(call)
+        return number
+
+    def _expect_one_call(self, call: str) -> None:
+        """Raise `Mistake` if the model was called again, or with another dtype that takes as many bytes."""
+        calls: list[str] = self._model.calls  # type: ignore[assignment]
+        if len(calls) > 1:
+            raise Mistake("called-again", call=call, got=len(calls), want=1)
+        if any(dtype != self._dtype for dtype in calls):
+            raise Mistake("other-dtype", call=call, got=f"`{calls[0]}`", want=f"`{self._dtype}`")
 
     def _again(self, trials: Sequence[Trial]) -> None:
         """Recognise an answer that is right, or wrong in a known way, as soon as no memory is given back."""

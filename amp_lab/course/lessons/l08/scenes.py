@@ -145,6 +145,23 @@ def _normed() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
+class _Mask(nn.Module):
+    """Multiplies by a mask that is a buffer, and in no `state_dict()`."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(5, 8).tril(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.mask
+
+
+def _masked() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), _Mask(), nn.Tanh(), nn.Linear(8, 3))
+
+
 def _dropped() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Dropout(0.5), nn.GELU(), nn.Linear(16, 3))
 
@@ -183,6 +200,8 @@ SHARED = (
 )
 STANDING = (
     Scene(_NORMED, _normed, (5, 6)),
+    Scene("Linear(6, 8) → times a mask, a buffer → Tanh → Linear(8, 3)", _masked, (5, 6)),
+    Scene(_FROZEN, _frozen, (5, 6)),
     Scene(_DROPPED, _dropped, (5, 6), FP16),
     Scene(_DROPPED, _dropped, (5, 6), FP16, training=False),
     Scene(_NORMED, _normed, (5, 6), BF16, training=False),
@@ -196,8 +215,21 @@ def cases(scenes: Sequence[Scene]) -> tuple[Case, ...]:
     for scene in scenes:
         model = scene.build().train(scene.training)
         model.words = scene.words  # type: ignore[assignment]
+        model.calls = _note_calls(model)  # type: ignore[assignment]
         made.append((model, torch.randn(scene.shape, generator=generator), scene.dtype))
     return tuple(made)
+
+
+def _note_calls(model: nn.Module) -> list[str]:
+    """Return a list to which each call of the model, or of a copy of it, adds the dtype of autocast in words."""
+    calls: list[str] = []
+
+    def note(_module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        kind = given[0].device.type
+        calls.append(str(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else str(FP32))
+
+    model.register_forward_pre_hook(note)
+    return calls
 
 
 def in_words(model: nn.Module, batch: torch.Tensor, dtype: torch.dtype) -> str:

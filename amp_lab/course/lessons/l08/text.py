@@ -41,7 +41,7 @@ KEPT = Exercise(
             hint=1,
         ),
         "counts-buffers": Diagnosis(
-            "{call} returned {got}; {want} is right. The running mean and variance of batch norm were counted. They are saved, but they are the model's own buffers and were there before.",
+            "{call} returned {got}; {want} is right. Buffers of the model were counted, such as batch norm's running mean or a mask. They are saved, but they were there before. (`state_dict()` has not all of them: ask `buffers()`.)",
             hint=1,
         ),
         "casts-left-out": Diagnosis(
@@ -88,6 +88,14 @@ KEPT = Exercise(
             "{call} returned {got}; {want} is right, and you get it if nobody gives memory back meanwhile. You know storages by their address, but tensors died while you counted, and the next ones "
             "were given their addresses. `pack` must return the tensor, so that the graph keeps it; or put it into a list.",
             hint=2,
+        ),
+        "called-again": Diagnosis(
+            "{call} called the model {got} times; right is {want}. Each call draws its masks anew and moves the statistics of batch norm.",
+            hint=1,
+        ),
+        "other-dtype": Diagnosis(
+            "{call} called the model under autocast of {got}; asked for was {want}. Here the bytes are the same. With other operators they would not be.",
+            hint=1,
         ),
         "model-changed": Diagnosis(
             "{call} left the model with {got} as {place}, which was {want}. You were lent the model of somebody's training: count without converting it, switching its mode, or leaving gradients or hooks.",
@@ -341,6 +349,9 @@ SPEEDUP = Exercise(
         "memory-bound": Diagnosis(
             "{call}: your speedup is {got}; {want} is right. This operator waits for memory in both formats. It moves half of the bytes in 16 bits, and no more than that can be gained.",
             hint=1,
+        ),
+        "rounded": Diagnosis(
+            "{call}: your speedup is {got}; {want} is right. You rounded it: return it as it is."
         ),
         "compute-bound": Diagnosis(
             "{call}: your speedup is {got}; {want} is right. This operator waits for arithmetic in both formats: memory does not matter.",

@@ -24,20 +24,21 @@ def choose_with(
     *,
     bf16: Callable[[Machine], bool] = lambda machine: machine.bf16 in NATIVE,
     on_cpu: Callable[[Machine], bool] | None = None,
+    on_mps: bool = False,
     else_on: tuple[str, ...] = ("cuda",),
     scaled: tuple[str, ...] = ("fp16",),
     listens: bool = True,
 ) -> Choose:
     """Return the right function, but for what is given.
 
-    `bf16`: is it native on a GPU? `on_cpu`: the same of a CPU, `else_on`: the devices that get FP16 without it,
-    `scaled`: the precisions with a scaler, `listens`: whether wishes count.
+    `bf16`: is it native on a GPU? `on_cpu`: the same of a CPU, `on_mps`: does it count there? `else_on`: the devices
+    that get FP16 without it, `scaled`: the precisions with a scaler, `listens`: whether wishes count.
     """
 
     def choose(machine: Machine, wanted: str) -> Choice:
         if wanted == "auto" or not listens:
             judge = bf16 if machine.type == "cuda" else on_cpu or (lambda each: each.bf16 in NATIVE)
-            takes = machine.type != "mps" and judge(machine)
+            takes = (on_mps or machine.type != "mps") and judge(machine)
             wanted = "bf16" if takes else "fp16" if machine.type in else_on else "fp32"
         return _DTYPES[wanted], wanted in scaled
 
@@ -60,13 +61,16 @@ _MISCONCEPTIONS = (
     ("scales-the-wrong-one", choose_with(scaled=("bf16",))),
     ("believes-emulation", choose_with(bf16=lambda machine: machine.says_bf16)),
     ("believes-emulation", choose_with(bf16=lambda machine: machine.bf16 in (*NATIVE, "emulated"))),
+    ("believes-emulation", choose_with(bf16=lambda machine: machine.bf16 != "none")),
     ("always-fp16", choose_with(bf16=lambda machine: False)),
     ("knows-nvidia-only", choose_with(bf16=lambda machine: machine.bf16 == "tensor cores")),
     ("vectors-are-fast", choose_with(on_cpu=lambda machine: machine.bf16 in (*NATIVE, "vector units"))),
     ("cpu-always", choose_with(on_cpu=lambda machine: True)),
     ("cpu-never", choose_with(on_cpu=lambda machine: False)),
+    ("native-anywhere", choose_with(on_mps=True)),
     ("not-only-cuda", choose_with(else_on=("cuda", "mps"))),
     ("not-only-cuda", choose_with(else_on=("cuda", "cpu", "mps"))),
+    ("not-only-cuda", choose_with(on_mps=True, else_on=("cuda", "cpu", "mps"))),
     ("not-only-cuda", choose_with(else_on=("cuda", "cpu"))),
     ("wish-ignored", choose_with(listens=False)),
 )

@@ -22,7 +22,7 @@ Found = Mapping[str, Sequence[History]]
 
 # The curves lie on each other: a wide pale line below, thinner ones on top of it.
 _LOOKS: Final[tuple[dict[str, Any], ...]] = (
-    {"color": "#999999", "linewidth": 5.0},
+    {"color": "#999999", "linewidth": 3.6},
     {"color": COLOURS["orange"], "linewidth": 1.8},
     {"color": COLOURS["blue"], "linewidth": 1.8, "linestyle": (0, (4, 3))},
 )

@@ -37,7 +37,7 @@ class Model(nn.Module):
         super().__init__()
         self.seen = Notes()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed + 3)
+            torch.default_generator.manual_seed(seed + 3)  # the CPU's: nobody puts a GPU's back
             # Parts of a part: to put the mode of the outer one back wakes the inner ones, too.
             self.first = nn.ModuleDict({"norm": nn.BatchNorm1d(IN), "drop": nn.Dropout(0.5)})
             self.last = nn.Linear(IN, OUT)

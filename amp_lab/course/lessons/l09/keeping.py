@@ -130,11 +130,7 @@ def _named_alike(ask: Ask, path: Path, other: Path) -> None:
     """Save and load parts that have the very names under which their code keeps things in the file."""
     ask.run(_keeper(ask, path, make_parts(12, _ALL)).save)
     saved = torch.load(path, weights_only=True, map_location="cpu")
-    keys = (
-        [each for each in saved if isinstance(each, str) and each not in _ALL]
-        if isinstance(saved, dict)
-        else []
-    )
+    keys = [each for each in saved if _is_a_name(each)] if isinstance(saved, dict) else []
     names = dict(zip(keys, ("average", "model", "optimizer", "scheduler", "scaler"), strict=False))
     if not names:
         return
@@ -151,6 +147,11 @@ def _named_alike(ask: Ask, path: Path, other: Path) -> None:
     if found is not None:
         got = f"gave {found['place']} as {found['got']}, not as {found['want']}"
         raise Mistake("names-collide", call=_alike(names), got=got)
+
+
+def _is_a_name(key: object) -> bool:
+    """Return whether a part could be called that: nobody would call one `__random__`."""
+    return isinstance(key, str) and key.isidentifier() and key[0] != "_" and key not in _ALL
 
 
 def _alike(names: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ Parts = dict[str, Any]
 def make_parts(seed: int, names: tuple[str, ...]) -> Parts:
     """Make the parts of a run that has trained for three steps: their numbers depend on `seed`."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # the CPU's: nobody puts a GPU's back
         model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.3), nn.Linear(5, 2))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)

@@ -98,7 +98,7 @@ class Bench:
         self.events: list[Event] = []
         self._spoils = False
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(scene.seed + 7)
+            torch.default_generator.manual_seed(scene.seed + 7)  # the CPU's: nobody puts a GPU's back
             self.net = nn.Sequential(nn.Linear(IN, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, OUT)).to(DEVICE)
         self.net.register_forward_hook(self._note)
         self.net[2].weight.register_hook(self._spoil)  # type: ignore[operator]

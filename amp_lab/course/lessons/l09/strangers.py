@@ -13,10 +13,10 @@ RAN: list[str] = []  # what the code in a file has said
 
 @contextlib.contextmanager
 def says_gpu() -> Iterator[None]:
-    """Let PyTorch write into a file that its tensors lie on the eighth GPU of a machine."""
+    """Let PyTorch write into a file that its tensors lie on a GPU that no machine has: the hundredth."""
     serialization: Any = torch.serialization
     real = serialization.location_tag
-    serialization.location_tag = lambda _storage: "cuda:7"
+    serialization.location_tag = lambda _storage: "cuda:99"
     try:
         yield
     finally:

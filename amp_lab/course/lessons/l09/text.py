@@ -210,6 +210,10 @@ CHOOSE = Exercise(
             "{call} returned `{got}`; right is `{want}`. FP16 is the second choice on CUDA alone; everywhere else it is FP32.",
             hint=1,
         ),
+        "native-anywhere": Diagnosis(
+            '{call} returned `{got}`; right is `{want}`. The rule asks for BF16 units on CUDA and on CPUs alone. For any other device "auto" is FP32, whatever it has.',
+            hint=2,
+        ),
         "wish-ignored": Diagnosis(
             "{call} returned `{got}`; right is `{want}`. Whoever names a precision gets it: to debug in FP32, or to compare.",
             hint=1,

@@ -100,7 +100,9 @@ class _Switches:
         self._cudnn = _asked(lambda: backends.cudnn.allow_tf32)
 
     def turn(self, value: str) -> None:
-        self._set_old("high" if value == "tf32" else "highest", value == "tf32")
+        # "medium", too, means TF32 on CUDA; it is the only word that the older API has where a CPU's products are BF16.
+        tf32 = "medium" if self._values[3] == "bf16" else "high"
+        self._set_old(tf32 if value == "tf32" else "highest", value == "tf32")
         for each in self._new[:3]:
             each.fp32_precision = value
         if value == "tf32":  # the CPU's products stay as they are
