@@ -5,6 +5,8 @@
 
 # Set for another Python, it breaks the one in .venv.
 unexport PYTHONHOME
+# Tests start many Pythons; with it, each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 RESULTS ?= scratch/cuda
 BIN := .venv/bin

@@ -1,4 +1,4 @@
-"""The precisions of a Trainer: which one a device takes, and the switches of FP32 products."""
+"""The precisions to train in: which one a device takes, and the switches of FP32 products."""
 
 from __future__ import annotations
 

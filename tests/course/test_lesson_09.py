@@ -1,5 +1,6 @@
 """What the page of lesson 09 says beyond what its cells show."""
 
+import inspect
 import math
 import statistics
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from amp_lab.course.lessons.l09.reviewed import TRAINER
 from amp_lab.train.data import digits
 from amp_lab.train.models import digit_classifier
 from amp_lab.train.trainer import Trainer
+from amp_lab.train.training import loop
 from amp_lab.train.training.history import EpochRecord, History, StepRecord
 
 BAD = 3  # the batch with a NaN, of these
@@ -188,3 +190,8 @@ def test_epochs_are_counted_in_all_so_six_after_four_are_two_more():
     trainer = amp_labs_trainer()
     trainer.fit(batches(), epochs=4)
     assert len(trainer.fit(batches(), epochs=6).steps) == 6 * BATCHES
+
+
+def test_the_code_that_the_page_prints_fits_into_a_notebooks_line():
+    for function in (loop.train_step, loop.backward, loop.clip):
+        assert max(map(len, inspect.getsource(function).splitlines())) <= 104

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from amp_lab.train.checkpoint import CheckpointError, Checkpoints, load_checkpoint, save_checkpoint
+from amp_lab.train.saving import lock
 from amp_lab.train.saving.one import write_checkpoint
 
 
@@ -399,3 +400,26 @@ def test_a_file_instead_of_a_folder(tmp_path):
     (tmp_path / "a").write_text("")
     with pytest.raises(CheckpointError, match=r"a: this is a file: give a folder"):
         Checkpoints(tmp_path / "a").begin(0)
+
+
+def test_a_file_system_without_locks_grants_all(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(lock.fcntl, "lockf", no_locks)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.begin(0)
+    checkpoints.save(1, step=1)
+    checkpoints.end()
+    assert steps(checkpoints) == [1]
+
+
+def test_a_copy_of_a_lock_is_one_on_the_same_folder_and_not_taken(tmp_path):
+    taken = lock.FolderLock(tmp_path / "a")
+    taken.take()
+    copied = copy.deepcopy(taken)
+    taken.release()
+    (tmp_path / "a" / ".amp-lab-lock").unlink()
+    copied.take()
+    assert (tmp_path / "a" / ".amp-lab-lock").exists()
+    copied.release()

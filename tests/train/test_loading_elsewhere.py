@@ -66,6 +66,13 @@ def test_a_part_that_is_called_module(tmp_path):
     assert torch.equal(model.module.weight, source.module.weight)
 
 
+def test_a_part_that_is_called_module_and_is_not_here():
+    """Without wrappers both names are the same: one of the two weights would be left out without a word."""
+    model = nn.ParameterDict({"weight": torch.zeros(2)})
+    with pytest.raises(CheckpointError, match=r"it has module\.weight"):
+        load_weights(model, {"weight": torch.ones(2), "module.weight": torch.ones(2)})
+
+
 class Versioned(nn.Linear):
     """Turns weights of version 1 around, as a module does whose meaning has changed."""
 

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules import module as hooks
 
-from amp_lab.train.measure import count_flops, memory_account
+from amp_lab.train.measure import Counts, count_flops, memory_account
+from amp_lab.train.measuring.counts import Row
 from benchmarks import memory
 
 FP32 = 4
@@ -264,6 +265,62 @@ def test_hooks_are_gone_when_forward_or_backward_raises():
     assert not net._forward_hooks
     assert all(torch.equal(before[name], each) for name, each in net.state_dict().items())
     assert net[0].weight.grad is None
+
+
+def test_the_roof_has_room_for_the_twelve_operators_that_do_most():
+    rows = [Row(f"op{each}", "forward", torch.float32, 1, 100 - each, 100) for each in range(14)]
+    lines = Counts(tuple(rows), {}).plot("A100").axes[0].get_lines()
+    assert [line.get_label() for line in lines[3:]] == [f"op{each}, forward" for each in range(12)]
+
+
+def test_a_buffer_and_the_one_in_its_place_are_there_at_once():
+    class Counting(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 2)
+            self.register_buffer("seen", torch.zeros(1000))
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            return super().forward(x)
+
+    one = memory_account(Counting(), lambda y, _: y.sum(), (torch.ones(2, 4), None))
+    assert one.buffers == 1000 * FP32
+    assert one.peak >= one.weights + one.inputs + 2 * 1000 * FP32
+
+
+def test_complex_numbers_have_their_dtype():
+    net = nn.Linear(8, 4, bias=False, dtype=torch.complex64)
+    counts = count_flops(net, lambda y, _: y.abs().sum(), (torch.ones(2, 8, dtype=torch.complex64), None))
+    assert {row.dtype for row in counts.forward.rows if row.flops} == {torch.complex64}
+
+
+class Halved(torch.optim.Optimizer):
+    """Keeps a setting in an attribute, and half a number for each parameter."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.dtype = torch.float16
+
+    def step(self):
+        for group in self.param_groups:
+            for each in group["params"]:
+                self.state[each]["mean"] = each.grad.to(self.dtype)
+
+
+def test_an_optimizer_with_attributes_of_its_own():
+    net = nn.Linear(8, 4)
+    one = memory_account(
+        net, lambda y, _: y.sum(), (torch.ones(2, 8), None), optimizer=Halved(net.parameters())
+    )
+    assert one.optimizer_state == one.weights // 2
+
+
+def test_what_adds_up_a_gradient_keeps_no_mark_of_a_count():
+    """It lives on while somebody holds it, as DistributedDataParallel does."""
+    net = nn.Linear(8, 4)
+    adds = net.weight.expand_as(net.weight).grad_fn.next_functions[0][0]
+    count_flops(net, lambda y, _: y.sum(), (torch.ones(2, 8), None))
+    assert not adds.metadata
 
 
 def test_one_row_for_each_dtype_under_the_roof():

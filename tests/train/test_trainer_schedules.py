@@ -117,6 +117,8 @@ def test_a_step_from_before_a_checkpoint_counts():
     resumed.step()  # PyTorch warns if none came before the scheduler's
     again.epoch_ended(None)
     assert resumed.param_groups[0]["lr"] == 0.5
+    again.epoch_ended(None)  # one in which all steps were skipped
+    assert resumed.param_groups[0]["lr"] == 0.5
 
 
 def test_accumulation_counts_steps_and_not_batches():

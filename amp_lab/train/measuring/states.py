@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +39,10 @@ def _after_a_step(
 ) -> int:
     twin = torch.nn.Parameter(parameter.detach().clone())
     twin.grad = gradient.to(twin.dtype, copy=True)
-    alone = copy.copy(optimizer)
+    alone = object.__new__(type(optimizer))
+    vars(alone).update(
+        vars(optimizer)
+    )  # copy.copy leaves out what a class of somebody's own keeps in attributes
     alone.state = defaultdict(dict)
     alone.param_groups = [{**group, "params": [twin]}]
     # Hooks are the owner's, who does not expect a step now; and `step` may be wrapped, as a scheduler does.

@@ -25,16 +25,18 @@ def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
     samples, lr = sum(sizes), float(optimizer.param_groups[0]["lr"])
 
     optimizer.zero_grad(set_to_none=True)
-    losses = [backward(trainer, batch, size / samples) for batch, size in zip(window, sizes, strict=True)]
+    parts = zip(window, sizes, strict=True)
+    losses = [backward(trainer, batch, size / samples) for batch, size in parts]
     if trainer.step == 0:
         check_gradients(trainer.parameters)
     loss = mean(losses, sizes)
     scale = scaler.get_scale()
-    norm = clip(trainer) if math.isfinite(loss) else None
+    lost = not math.isfinite(loss)
+    norm = None if lost else clip(trainer)
     record = StepRecord(trainer.epoch, trainer.step, loss, lr, scale, norm, "", samples)
 
-    # No scale cures a loss that is not finite; and without a scaler, nobody else looks at the gradients.
-    if not math.isfinite(loss) or (norm is not None and not math.isfinite(norm) and not scaler.is_enabled()):
+    # No scale cures such a loss; and without a scaler, nobody else looks at the gradients.
+    if lost or (norm is not None and not (math.isfinite(norm) or scaler.is_enabled())):
         return refused(trainer, window, losses, record)
 
     scaler.step(optimizer)
@@ -51,7 +53,8 @@ def backward(trainer: Trainer, batch: Any, share: float) -> torch.Tensor:
     with trainer.autocast:
         loss = forward(trainer.model, trainer.loss_fn, batch).loss
     # A mean over few samples counts less: so a last window that is not full is right, too.
-    trainer.scaler.scale(loss if share == 1 else loss * share).backward()  # type: ignore[no-untyped-call]
+    part = loss if share == 1 else loss * share
+    trainer.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 
 
@@ -64,7 +67,7 @@ def mean(losses: list[torch.Tensor], sizes: Sequence[int]) -> float:
 
 
 def clip(trainer: Trainer) -> float | None:
-    """Clip the gradients, which are unscaled first, and return their norm before; None if there is no clipping."""
+    """Unscale and clip the gradients; return their norm before. None if there is no clipping."""
     if trainer.clip_norm is None:
         return None
     trainer.scaler.unscale_(trainer.optimizer)

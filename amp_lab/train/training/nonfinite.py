@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from amp_lab.train.trainer import Trainer
 
 POLICIES: Final = ("raise", "skip", "stop")
-_SMALLEST: Final = (
-    2.0**-24
-)  # the smallest number above 0 that FP16 has; `amp_lab.watch` ends a run there, too
-
+# The smallest number above 0 that FP16 has; `amp_lab.watch` ends a run there, too.
+_SMALLEST: Final = 2.0**-24
 _AVERAGES: Final = ("running_mean", "running_var")  # of BatchNorm: what a forward pass writes
 _BACK: Final = "Go back to a checkpoint from before"
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from amp_lab.course.lessons.l09.runs import DEVICE
+
 IN, OUT = 6, 4
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 Metric = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -107,21 +108,3 @@ def snapshot(model: Model) -> dict[str, Any]:
         for name, each in model.named_parameters()
     }
     return found
-
-
-def first_change(model: Model, before: dict[str, Any]) -> dict[str, str] | None:
-    """Return what is not as it was: `place`, `got` and `want`; or None."""
-    for name, now in snapshot(model).items():
-        was = before[name]
-        same = torch.equal(now, was) if isinstance(now, torch.Tensor) else now == was
-        if not same:
-            return {"place": name, "got": _short(now), "want": _short(was)}
-    return None
-
-
-def _short(value: Any) -> str:
-    return (
-        str([round(each, 5) for each in value.flatten()[:3].tolist()])
-        if isinstance(value, torch.Tensor)
-        else str(value)
-    )

@@ -13,16 +13,16 @@ from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake, number
 from amp_lab.course.judging.guard import Contained
+from amp_lab.course.lessons.l09.differences import first_difference
 from amp_lab.course.lessons.l09.evaluated import (
-    DEVICE,
     Batches,
     Looks,
     Model,
     batches,
-    first_change,
     metric,
     snapshot,
 )
+from amp_lab.course.lessons.l09.runs import DEVICE
 
 _RTOL = 1e-3  # FP16 rounds the same way every time; sums may be made in another order
 
@@ -92,7 +92,7 @@ def _judge(ask: Ask, case: Case) -> None:
     got, grad_mode = ask.run(_call_and_look, ask.answer, given)
     _expect_forwards(ask.call, model, case)
     _expect_looks(ask.call, looks)
-    changed = first_change(model, before)
+    changed = first_difference(snapshot(model), before)
     if changed is not None:
         place = changed["place"]
         diagnosis = (
@@ -217,7 +217,7 @@ def _judge_failing(ask: Ask) -> None:
             raise
     else:
         raise Mistake("error-hidden", call=ask.call, got="no error")
-    changed = first_change(model, before)
+    changed = first_difference(snapshot(model), before)
     if changed is not None:
         raise Mistake("mode-lost-on-error", call=ask.call, **changed)
 

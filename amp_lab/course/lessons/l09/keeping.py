@@ -18,7 +18,8 @@ from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
-from amp_lab.course.lessons.l09.keeping_runs import Parts, draw, first_difference, make_parts, numbers_of
+from amp_lab.course.lessons.l09.differences import first_difference
+from amp_lab.course.lessons.l09.keeping_runs import Parts, draw, make_parts, numbers_of
 from amp_lab.course.lessons.l09.strangers import RAN, Hostile, says_gpu
 from amp_lab.course.lessons.l09.watching_files import Watched
 
