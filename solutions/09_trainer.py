@@ -346,8 +346,8 @@ print(inspect.getsource(loop.clip))
 # - **Not finite?** Before anything is written. A loss that is not finite no scale can cure. A norm that is not finite is the
 #   scaler's business, if there is one. `refused` raises an error, or does what else you have asked for.
 # - **`clip`** unscales first. Without `clip_norm` nobody measures a norm, and nothing is spent on it. (Then nobody notices an
-#   infinite gradient in BF16 or FP32 until the next loss is NaN, and the weights are spoilt: `clip_norm=math.inf` measures,
-#   and never clips.)
+#   infinite gradient in BF16 or FP32 until the next loss is NaN, and the weights are spoilt: `clip_norm=math.inf` measures, and
+#   never clips.)
 # - **The scale has fallen**: then there was no step, and the schedule must not move. With a disabled scaler it is 1.0 on both
 #   sides, so that `if` is never true.
 #
