@@ -51,15 +51,8 @@ def test_what_has_not_fitted_into_memory_is_gone_while_the_error_is_there():
     assert kept[0]() is None
 
 
-@pytest.fixture
-def switches():
-    """Put PyTorch's switches back, whatever a test has made of them."""
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-def test_tf32_where_a_cpus_products_are_bf16(switches):
+@pytest.mark.usefixtures("switches_kept")
+def test_tf32_where_a_cpus_products_are_bf16():
     """The compiler asks for both kinds of switches, and an answer that they do not share is an error."""
     torch.set_float32_matmul_precision("medium")
     with fp32_products("tf32"):

@@ -284,16 +284,6 @@ def switches():
     )
 
 
-@pytest.fixture
-def switches_kept():
-    yield
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cuda.matmul.fp32_precision = "none"
-    torch.backends.cudnn.conv.fp32_precision = torch.backends.cudnn.rnn.fp32_precision = "tf32"
-    torch.backends.mkldnn.matmul.fp32_precision = "none"
-
-
 @pytest.mark.usefixtures("switches_kept")
 @pytest.mark.parametrize("matmul", ["highest", "high", "medium"])
 @pytest.mark.parametrize("fails", [False, True])
