@@ -109,7 +109,8 @@ class _Switches:
             self._new[3].fp32_precision = self._values[3]
 
     def put_back(self) -> None:
-        self._set_old(self._matmul, self._cudnn)
+        # Where the older word could not be asked for, nobody has set it: it was what PyTorch begins with.
+        self._set_old(self._matmul or "highest", self._cudnn)
         for each, value in zip(self._new, self._values, strict=True):
             each.fp32_precision = value
 

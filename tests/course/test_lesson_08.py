@@ -60,14 +60,11 @@ def test_the_logits_of_padding_take_part_in_the_softmax_and_are_driven_down():
     assert (logits.grad[:, 10:] > 0).all()
 
 
+@pytest.mark.usefixtures("switches_kept")
 def test_one_line_lets_products_use_tf32():
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("high")
-        assert torch.backends.cuda.matmul.allow_tf32
-    finally:
-        torch.set_float32_matmul_precision(before)
-    assert torch.get_float32_matmul_precision() == before
+    assert not torch.backends.cuda.matmul.allow_tf32
+    torch.set_float32_matmul_precision("high")
+    assert torch.backends.cuda.matmul.allow_tf32
 
 
 @pytest.mark.long  # a process of its own

@@ -19,7 +19,12 @@ _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_redu
 _backends: Any = (
     torch.backends
 )  # some of its parts are made when PyTorch is imported, unseen by a type checker
-_FP32_SWITCHES = (_backends.cuda.matmul, _backends.cudnn.conv, _backends.mkldnn.matmul)
+_FP32_SWITCHES = (
+    _backends.cuda.matmul,
+    _backends.cudnn.conv,
+    _backends.cudnn.rnn,
+    _backends.mkldnn.matmul,
+)
 _SIGNALS = tuple(
     int(getattr(signal, name))
     for name in ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGPIPE")
