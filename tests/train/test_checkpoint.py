@@ -560,6 +560,13 @@ def test_deep_nesting_ends_in_an_error(saved):
     assert problem(with_pickle(saved, data)).kind == "foreign"  # lists in lists, and no state
 
 
+believes_sizes = pytest.mark.skipif(
+    torch.__version__.split("+")[0] in ("2.9.0", "2.9.1"),
+    reason="PyTorch 2.9 believes what a file says of its sizes (CVE-2026-24747, mended in 2.10)",
+)
+
+
+@believes_sizes
 def test_a_zip_bomb(saved):
     """A record of another size than the tensor in it is not unpacked into it."""
 
@@ -571,6 +578,7 @@ def test_a_zip_bomb(saved):
     assert problem(path).kind == "unreadable"
 
 
+@believes_sizes
 def test_a_tensor_that_claims_more_than_its_bytes(saved):
     def claim(records):
         data = records["archive/data.pkl"]

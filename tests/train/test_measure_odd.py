@@ -140,7 +140,8 @@ def test_what_a_failed_step_saved_is_not_kept():
 def test_the_peaks_operator_has_a_name():
     net = nn.Sequential(nn.Embedding(1000, 16, sparse=True), nn.Linear(16, 4))
     one = memory_account(net, lambda y, _: y.sum(), (torch.randint(0, 1000, (4, 3)), None))
-    assert one.moments.peak_operator == "clone", "the sparse gradient, which is two tensors"
+    # PyTorch 2.13 copies the sparse gradient, which is two tensors; 2.9 does not, and then `sum` is the last to add.
+    assert one.moments.peak_operator in ("clone", "sum")
 
 
 @pytest.mark.parametrize(
