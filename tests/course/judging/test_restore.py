@@ -15,7 +15,12 @@ def smallest_survives() -> bool:
 
 
 def fp32_precision() -> tuple[str, ...]:
-    owners = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.mkldnn.matmul)
+    owners = (
+        torch.backends.cuda.matmul,
+        torch.backends.cudnn.conv,
+        torch.backends.cudnn.rnn,
+        torch.backends.mkldnn.matmul,
+    )
     return tuple(owner.fp32_precision for owner in owners)
 
 
@@ -34,6 +39,7 @@ def set_flag(owner: Any, name: str) -> Callable[[], None]:
         (lambda: torch.set_float32_matmul_precision("medium"), fp32_precision),
         (set_flag_to(torch.backends.cuda.matmul, "fp32_precision", "tf32"), fp32_precision),
         (set_flag_to(torch.backends.cudnn.conv, "fp32_precision", "ieee"), fp32_precision),
+        (set_flag_to(torch.backends.cudnn, "allow_tf32", False), fp32_precision),  # of RNNs, too
         (
             set_flag(torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
             lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
@@ -46,6 +52,7 @@ def set_flag(owner: Any, name: str) -> Callable[[], None]:
         "one switch",
         "TF32 products",
         "no TF32 convolutions",
+        "no TF32 in cuDNN",
         "reduced reductions",
         "benchmark",
         "deterministic",
