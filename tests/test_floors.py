@@ -38,10 +38,11 @@ COURSE_HEIGHTS = {room: height for height, rooms in enumerate(COURSE_FLOORS) for
 # And within amp_lab/train; `training` names the Trainer, but for type checkers only.
 TRAIN_FLOORS = (
     ("arguments", "metrics", "precision"),
-    ("data", "saving", "measuring"),
-    ("transformer", "checkpoint", "measure"),
+    ("data", "saving", "measuring", "distributed", "simulating"),
+    ("transformer", "checkpoint", "measure", "ddp_simulator"),
     ("models", "training"),
     ("trainer",),
+    ("ddp",),
 )
 TRAIN_HEIGHTS = {room: height for height, rooms in enumerate(TRAIN_FLOORS) for room in rooms}
 # What a lesson's modules are written with: its words, its quiz, and all others, which are its checks.

@@ -1,0 +1,1 @@
+"""Several processes that train one model together: starting them, talking to each other, ending as one."""

@@ -1,0 +1,105 @@
+"""Processes for experiments: what each of them says, prints and dies of; and that none is left behind."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from amp_lab.train.distributed.workers import run_ranks
+
+
+def test_all_ranks_form_a_group_and_return():
+    factor = 10.0
+
+    def add(rank, more):
+        tensor = torch.tensor([rank * factor])
+        dist.all_reduce(tensor)
+        print("out", rank)
+        print("err", rank, file=sys.stderr)
+        os.system("echo from a child")
+        return tensor + more, dist.get_rank(), dist.get_world_size(), torch.get_num_threads()
+
+    outcomes = run_ranks(add, 3, 0.5)
+    for rank, outcome in enumerate(outcomes):
+        assert (outcome.rank, outcome.ended, outcome.error) == (rank, "returned", "")
+        assert outcome.value == (torch.tensor([30.5]), rank, 3, 1)
+        assert outcome.output.splitlines() == [f"out {rank}", f"err {rank}", "from a child"]
+    assert [each.value for each in run_ranks(lambda rank: rank, 1)] == [0]
+
+
+def test_an_error_is_told_and_the_others_end_soon():
+    def one_fails(rank):
+        if rank:
+            raise ValueError("no such thing")
+        time.sleep(60)
+
+    waits, fails = run_ranks(one_fails, 2, grace=0.3)
+    assert (fails.ended, fails.error) == ("raised", "ValueError: no such thing")
+    assert "in one_fails" in fails.traceback
+    assert waits.ended == "stopped"
+    assert "one_fails" in waits.error
+    assert "one_fails" in waits.traceback
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (lambda: os._exit(3), "ended with exit code 3, without a word"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
+    ],
+)
+def test_a_process_that_dies(end, error):
+    (outcome,) = run_ranks(lambda rank: end(), 1)
+    assert (outcome.ended, outcome.error, outcome.value) == ("died", error, None)
+
+
+def test_sys_exit_is_told():
+    (outcome,) = run_ranks(lambda rank: sys.exit(2), 1)
+    assert (outcome.ended, outcome.error) == ("raised", "SystemExit: 2")
+
+
+def test_a_value_that_cannot_be_sent_is_an_error():
+    (outcome,) = run_ranks(lambda rank: threading.Lock(), 1)
+    assert outcome.ended == "raised"
+    assert "pickle" in outcome.error
+
+
+def test_what_hangs_is_killed_with_its_children_and_says_where_it_was():
+    def hang(rank):
+        if rank:
+            os.system("sleep 61.5")
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            dist.barrier()
+
+    begin = time.monotonic()
+    barrier, sleeps = run_ranks(hang, 2, timeout=1.5)
+    assert time.monotonic() - begin < 30
+    assert (barrier.ended, sleeps.ended) == ("timed out", "timed out")
+    assert "barrier" in barrier.error
+    assert "hang" in sleeps.error
+    assert not [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "61.5"]]
+
+
+def test_a_collective_without_its_partner_raises_in_time():
+    def alone(rank):
+        if rank == 0:
+            dist.all_reduce(torch.ones(1))
+        else:
+            time.sleep(20)
+
+    waits, sleeps = run_ranks(alone, 2, collective_timeout=1, grace=0.3)
+    assert waits.ended == "raised"
+    assert "Timed out waiting 1000ms" in waits.error
+    assert sleeps.ended == "stopped"
+
+
+def test_no_process_is_no_answer():
+    with pytest.raises(ValueError, match="at least 1 process"):
+        run_ranks(lambda rank: rank, 0)
