@@ -26,6 +26,8 @@ COMPARISONS = (
     "watching",
     "overflow",
     "trainer",
+    "ddp_step",
+    "ddp_payload",
     "memory",
     "ladder",
     "lessons",

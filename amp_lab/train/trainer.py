@@ -7,7 +7,7 @@
 One way through the files: `loop` is the step, and worth reading first; `batches` is what happens to a batch,
 `precision` which format, `fitting` the epochs; `evaluation`, `schedules`, `history` and `progress` are what their names
 say. `checks` and `calls` say what is refused, `nonfinite` and `breaking_off` what happens when a step cannot be made.
-`resuming`, `checkpoint` and `positions` save and go on.
+`resuming`, `checkpoint` and `positions` save and go on. `together` is how several processes keep in step.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amp_lab.train.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
+from amp_lab.train.distributed.ranks import Ranks
 from amp_lab.train.precision import DTYPES, fp32_products, resolved
 from amp_lab.train.saving.positions import length
 from amp_lab.train.training import calls, checks
@@ -33,6 +34,7 @@ from amp_lab.train.training.fitting import Fit, training
 from amp_lab.train.training.history import EpochRecord, History, StepRecord
 from amp_lab.train.training.resuming import Place, from_state, to_state
 from amp_lab.train.training.schedules import Schedule
+from amp_lab.train.training.together import Together
 
 __all__ = ["EpochRecord", "History", "NonFiniteLoss", "OutOfMemory", "StepRecord", "Trainer"]
 
@@ -42,6 +44,12 @@ class Trainer:
 
     A batch is a tuple or list whose last part is the target, `loss_fn(model(*batch[:-1]), batch[-1])`, or a mapping,
     `loss_fn(model(**batch), batch)`. The first dimension of its tensors counts samples.
+
+    Several processes (ranks) train one model if it is wrapped, `Trainer(DistributedDataParallel(model), ...)`, and each
+    gets its part of the data: for training, a DataLoader with a `DistributedSampler`, whose `set_epoch` is called; for
+    the dev set, `DevShard` of `amp_lab.train.distributed.shards`. Every rank makes the same calls: `fit`, `evaluate`,
+    `save`, `state_dict`, `load`; what only one of them calls, it waits in. Loss, metrics and history are those of all
+    samples of all ranks, and the same on each. Rank 0 writes the checkpoints; all go on from them.
 
     Args:
         model: with FP32 weights. It is trained in training mode; if it comes so, parts that you have put into
@@ -64,18 +72,21 @@ class Trainer:
         scaler: a `torch.amp.GradScaler` of your own, for "fp16".
         checkpoints: a folder, to save in at each epoch's end; or a `Checkpoints(folder, ...)` of
             `amp_lab.train.checkpoint`, which says how often, and what to keep.
-        seed: of PyTorch's, NumPy's and Python's random numbers, set when the first step is about to be made.
-        callback: called with each StepRecord and each EpochRecord; `trainer.stop()` in it ends the run.
-        progress: whether to show a bar.
+        seed: of PyTorch's, NumPy's and Python's random numbers, set when the first step is about to be made: `seed +
+            rank`, so that each rank has dropout masks of its own.
+        callback: called with each StepRecord and each EpochRecord, on every rank; `trainer.stop()` in it ends the run.
+        progress: whether to show a bar, on rank 0.
 
     Attributes:
         precision, device: what is used in the end.
+        ranks: `rank`, `size`, and whether this is the `first`.
         scaler: always a GradScaler; enabled only for "fp16".
         history: the records so far. `epoch` and `step` count what is done; skipped steps count.
         stopped: why the last `fit` ended before its epochs were done; None if it did not.
 
     Raises:
         TypeError, ValueError: for what cannot be trained, with what to do instead.
+        RankFailed: anywhere, if another rank has failed.
     """
 
     def __init__(
@@ -107,6 +118,9 @@ class Trainer:
         checks.check_clipping(clip_norm, self._named_modules())
         checks.check_others(metrics, on_nonfinite, checkpoints, callback)
         self.device = device_for(model, device)
+        self.ranks = Ranks.of(model, self.device)
+        self.together = Together(self.ranks)
+        checks.check_ranks(self.ranks, loss_fn)
         self.precision = resolved(precision, self.device)
         checks.check_scaler(scaler, self.precision)
         checks.check_skipping(optimizer, self.precision)
@@ -157,23 +171,28 @@ class Trainer:
             NonFiniteLoss: if the loss is not finite and `on_nonfinite` does not say otherwise.
             OutOfMemory: with what to try.
             CheckpointError: for a checkpoint that cannot be read, and a folder with those of another run.
+            RanksDiffer: where ranks are not asked for the same, or one is out of data before the others.
         """
-        calls.check_idle(self.place.running)
-        calls.check_fit(epochs, resume, self.checkpoints)
-        calls.check_surroundings(self.device)
-        calls.check_loader("train_loader", train_loader, epochs)
-        if dev_loader is not None:
-            calls.check_loader("dev_loader", dev_loader, epochs)
-        if self.checkpoints is not None:
-            self.checkpoints.check_values(() if dev_loader is None else ("loss", *self.metrics))
-        steps = length(train_loader)
-        steps = None if steps is None else -(-steps // self.accumulate)
-        self.schedule.check(epochs, steps, dev_loader is not None)
+        self.ranks.each(lambda: self._check_fit(train_loader, dev_loader, epochs, resume))
+        calls.check_alike(self, train_loader, dev_loader, epochs, resume)
         try:
             return Fit(self, train_loader, dev_loader, epochs, resume).run()
         finally:
             if self.checkpoints is not None:
                 self.checkpoints.end()
+
+    def _check_fit(self, train_loader: Any, dev_loader: Any, epochs: int, resume: Any) -> None:
+        calls.check_idle(self.place.running)
+        calls.check_fit(epochs, resume, self.checkpoints)
+        calls.check_surroundings(self.device)
+        calls.check_loader("train_loader", train_loader, epochs)
+        if dev_loader is not None:
+            calls.check_loader("dev_loader", dev_loader, epochs, may_be_empty=self.ranks.size > 1)
+        if self.checkpoints is not None:
+            self.checkpoints.check_values(() if dev_loader is None else ("loss", *self.metrics))
+        steps = length(train_loader)
+        steps = None if steps is None else -(-steps // self.accumulate)
+        self.schedule.check(epochs, steps, dev_loader is not None)
 
     def train_step(self, window: Sequence[Any]) -> StepRecord:
         """Make one step of a window, the list of its micro-batches, outside `fit`; it counts in the history.
@@ -192,13 +211,16 @@ class Trainer:
         Raises:
             TypeError, ValueError: for a loader without a sample, and what is no loss and no metric.
         """
-        calls.check_loader("loader", loader, 1)
+        calls.check_loader("loader", loader, 1, may_be_empty=self.ranks.size > 1)
         calls.check_no_region(self.device)
         with fp32_products(self.precision):
             return evaluate(self, loader)
 
     def stop(self, because: str = "trainer.stop() was called") -> None:
-        """End `fit` after the step that is being made; called by a callback, or from another thread."""
+        """End `fit` after the step that is being made; called by a callback, or from another thread.
+
+        Of several ranks, one that calls this is enough: all end together, after the next step at the latest.
+        """
         self.stopped = because
 
     def state_dict(self) -> dict[str, Any]:
@@ -219,11 +241,12 @@ class Trainer:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a checkpoint, whole or not at all. CheckpointError if that fails."""
-        save_checkpoint(path, self.state_dict())
+        state = self.state_dict()
+        self.ranks.first_does(lambda: str(save_checkpoint(path, state)))
 
     def load(self, path: str | PathLike[str]) -> None:
         """Go to where a checkpoint was saved; the next `fit` goes on there. CheckpointError if it cannot be read."""
-        self.load_state_dict(load_checkpoint(path))
+        self.load_state_dict(self.ranks.first_does(lambda: load_checkpoint(path)))
 
     @property
     def epoch(self) -> int:

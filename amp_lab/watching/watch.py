@@ -148,7 +148,7 @@ class Watch:
                     raise
             self._depth += 1
 
-    def _exit(self, error: BaseException | None) -> None:
+    def _exit(self, error: BaseException | None, is_over: bool = True) -> None:
         with self._lock:
             self._depth = max(0, self._depth - 1)
             if self._depth:
@@ -157,7 +157,7 @@ class Watch:
                 if error is not None:
                     self._see(error)
             finally:
-                self._recorder.stop()
+                self._recorder.stop(is_over)
 
     def __enter__(self) -> Watch:
         return self.start()
@@ -283,4 +283,4 @@ class _Call:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch._exit(error)
+        self._watch._exit(error, is_over=False)  # there may be more calls

@@ -3,7 +3,11 @@
 `tests/course/answers/lNN.py` fills it for lesson NN; `tests/course/test_contract.py` holds the engine to it.
 """
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -28,3 +32,31 @@ class Bank:
         """Keep the decorated answer as one that must pass."""
         self.right_answers[answer.__name__] = answer
         return answer
+
+
+class FileBank(Bank):
+    """The same for an exercise whose answers are files: what is decorated returns the code of one."""
+
+    def wrong(self, diagnosis: str) -> Callable[[Any], Any]:
+        """Write the code to a file, which is kept."""
+
+        def keep(answer: Any) -> Any:
+            self.wrong_answers[answer.__name__] = self._written(answer), diagnosis
+            return answer
+
+        return keep
+
+    def right(self, answer: Any) -> Any:
+        """Write the code to a file, which is kept."""
+        self.right_answers[answer.__name__] = self._written(answer)
+        return answer
+
+    def __init__(self, exercise_id: str) -> None:
+        super().__init__(exercise_id)
+        self._folder = Path(tempfile.mkdtemp(prefix="amp-lab-answers-"))
+        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def _written(self, answer: Callable[[], str]) -> Path:
+        path = self._folder / f"{answer.__name__}.py"
+        path.write_text(answer(), encoding="utf-8")
+        return path

@@ -2,9 +2,12 @@
 
     python -m tests.watching.docs clip-before-unscale     what the watcher says about the loops of one rule
 
-A loop is the body of `for x, y in batches:`, or a whole program if it mentions a name that begins with `batches`. A
-program's setting, which runs before anybody watches, is what stands at top level before its first loop; the comment
-`# watched from here` says otherwise. What a program may use is made only where it mentions it: see `Names`.
+Loops of rules about several processes run in two: `python -m tests.watching.documented_ranks ID`.
+
+A loop is the body of `for x, y in batches:`, or a whole program if it mentions a DataLoader, or a name that begins
+with `batches`. A program's setting, which runs before anybody watches, is what stands at top level before its first
+loop; the comment `# watched from here` says otherwise. What a program may use is made only where it mentions it: see
+`Names`.
 """
 
 from __future__ import annotations
@@ -26,11 +29,14 @@ from types import CodeType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 FOLDER = Path(__file__).parent / "documented"  # which is not there: linecache holds its files
 HEADING = re.compile(r"^(Wrong|Right)(?:, .*)?:$")
@@ -57,6 +63,13 @@ class Loop:
         return "on a GPU" not in self.heading or torch.cuda.is_available()
 
     @property
+    def is_of_ranks(self) -> bool:
+        """Whether it takes several processes: `documented_ranks.py` runs those."""
+        from amp_lab.watching.rules.rule import RULES
+
+        return self.rule in RULES and ".rules.ranks." in RULES[self.rule].look.__module__
+
+    @property
     def file(self) -> str:
         """Where its lines seem to stand."""
         return str(FOLDER / f"{self.name}.py")
@@ -64,7 +77,7 @@ class Loop:
     @property
     def program(self) -> str:
         """The code as a program of its own."""
-        if re.search(r"\bbatches", self.code):
+        if re.search(r"\bbatches|\bDataLoader\b", self.code):
             return self.code
         return "for x, y in batches:\n" + textwrap.indent(self.code, "    ")
 
@@ -92,15 +105,19 @@ def loops_of(rule: str, docstring: str | None) -> list[Loop]:
     return found
 
 
-def watched(loop: Loop) -> Seen:
-    """Run a loop under `amp_lab.watch` and return the report, also if the loop raises."""
+def watched(loop: Loop, rank: int | None = None) -> Seen:
+    """Run a loop under `amp_lab.watch` and return the report, also if the loop raises.
+
+    Args:
+        rank: of this process, where several run the loop together; their numbers are others on each.
+    """
     from amp_lab.watching.watch import watch
 
     linecache.cache[loop.file] = (len(loop.program), None, loop.program.splitlines(True), loop.file)
     setting, rest = _halves(loop)
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        names = Names(loop.program, Path(folder)).made()
+        torch.manual_seed(rank or 0)
+        names = (Names if rank is None else NamesOfRank)(loop.program, Path(folder), rank or 0).made()
         names["__name__"] = "__main__"
         exec(setting, names)
         replay = names.get("replay") if _mentions(loop.program, "replay") else None
@@ -190,6 +207,15 @@ ALWAYS = {
 }
 
 
+OF_RANKS = {
+    "dist": dist,
+    "DistributedDataParallel": DistributedDataParallel,
+    "DistributedSampler": DistributedSampler,
+    "DataLoader": DataLoader,
+    "TensorDataset": TensorDataset,
+}
+
+
 class Names:
     """What a program finds at hand. Each method makes the object of its name, if the program mentions it.
 
@@ -199,8 +225,8 @@ class Names:
     # A target whose gradient, 2 × 3000 / 16 = 375, is over 65504 times 256, and is not times 128.
     OVERFLOWS = 3000.0
 
-    def __init__(self, program: str, folder: Path) -> None:
-        self._program, self._folder = program, folder
+    def __init__(self, program: str, folder: Path, rank: int = 0) -> None:
+        self._program, self._folder, self._rank = program, folder, rank
         self._names: dict[str, Any] = dict(ALWAYS)
 
     def made(self) -> dict[str, Any]:
@@ -209,7 +235,7 @@ class Names:
             if name.startswith("_") or name == "made" or not inspect.isfunction(make):
                 continue
             if _mentions(self._program, name) or name in ("model", "optimizer"):
-                self._names[name] = make(self)
+                self._names[name] = getattr(self, name)()
         return self._names
 
     def model(self) -> nn.Module:
@@ -235,7 +261,7 @@ class Names:
         return AveragedModel(self._names["model"], multi_avg_fn=get_ema_multi_avg_fn(0.9))
 
     def batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return _pairs(8)
+        return _pairs(8, seed=1 + self._rank)
 
     def batches_many(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return _pairs(48)
@@ -257,8 +283,19 @@ class Names:
         return self._folder / "checkpoint.pt"
 
 
-def _pairs(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    dice = torch.Generator().manual_seed(1)
+class NamesOfRank(Names):
+    """What a program of several ranks finds at hand beside that: the model is in DDP."""
+
+    def made(self) -> dict[str, Any]:
+        self._names |= OF_RANKS | {"rank": self._rank}
+        return super().made()
+
+    def model(self) -> nn.Module:
+        return DistributedDataParallel(super().model())
+
+
+def _pairs(number: int, seed: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    dice = torch.Generator().manual_seed(seed)
     return [(torch.randn(16, 8, generator=dice), torch.randn(16, 1, generator=dice)) for _ in range(number)]
 
 
@@ -277,7 +314,7 @@ def _main() -> None:
     torch.set_num_threads(1)
     wanted = set(sys.argv[1:])
     for loop in all_loops():
-        if loop.runs_here and (not wanted or loop.rule in wanted):
+        if loop.runs_here and not loop.is_of_ranks and (not wanted or loop.rule in wanted):
             seen = watched(loop)
             print(f"\n--- {loop.name}\n{loop.program}")
             print("raised:", repr(seen.error)[:300] if seen.error else "nothing")

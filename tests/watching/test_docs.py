@@ -11,6 +11,7 @@ from tests.watching.docs import Loop, all_loops, loops_of, watched
 
 assert rules  # which fills RULES
 LOOPS = list(all_loops())
+HERE = [loop for loop in LOOPS if loop.runs_here and not loop.is_of_ranks]  # the others: test_docs_ranks.py
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +28,7 @@ def test_every_rule_shows_a_wrong_loop_and_a_right_one(rule):
     assert kinds == {"Wrong", "Right"}
 
 
-@pytest.mark.parametrize(
-    "loop", [loop for loop in LOOPS if loop.which == "Wrong" and loop.runs_here], ids=lambda loop: loop.name
-)
+@pytest.mark.parametrize("loop", [loop for loop in HERE if loop.which == "Wrong"], ids=lambda loop: loop.name)
 def test_a_wrong_loop_gets_this_root_cause_and_no_other(loop: Loop):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some mistakes PyTorch warns of
@@ -44,9 +43,7 @@ def test_a_wrong_loop_gets_this_root_cause_and_no_other(loop: Loop):
     str(seen.report)
 
 
-@pytest.mark.parametrize(
-    "loop", [loop for loop in LOOPS if loop.which == "Right" and loop.runs_here], ids=lambda loop: loop.name
-)
+@pytest.mark.parametrize("loop", [loop for loop in HERE if loop.which == "Right"], ids=lambda loop: loop.name)
 def test_a_right_loop_gets_nothing(loop: Loop):
     seen = watched(loop)
     assert seen.error is None

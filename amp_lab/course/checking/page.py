@@ -132,11 +132,13 @@ def _answered_again(page: Sequence[PageCell], check: PageCell) -> int | None:
     """Return the place of the last cell below a check that binds the exercise's name, or checks it, or None."""
     assert check.exercise is not None
     name, number = re.escape(check.exercise.function), re.escape(check.exercise.id)
-    answer = re.compile(
+    written = rf"^%%writefile\b[^\n]*\b{re.escape(check.exercise.file)}\s*$"
+    bound = (
         rf"^[ \t]*(?:async +)?(?:def|class) +{name}\b|^{name}\s*(?:[,:][^=\n]*)?=(?!=)|"
-        rf"^(?:from|import)\b[^\n]*\b{name}\b|^[ \t]*check\(\s*['\"]{number}['\"]",
-        re.MULTILINE,
+        rf"^(?:from|import)\b[^\n]*\b{name}\b"
     )
+    asked = rf"^[ \t]*check\(\s*['\"]{number}['\"]"
+    answer = re.compile(f"{written if check.exercise.file else bound}|{asked}", re.MULTILINE)
     below = range(page.index(check) + 1, len(page))
     places = [place for place in below if not page[place].exercise and answer.search(page[place].text)]
     return places[-1] if places else None

@@ -16,10 +16,13 @@ from amp_lab.course.judging import expect
 from amp_lab.course.judging.describe import bits, describe
 from amp_lab.course.judging.expect import Misconceptions, Mistake, Otherwise, Trial
 from amp_lab.course.judging.guard import Contained, Guard
+from amp_lab.course.judging.launched import Report, launch, warm_up
 
 
 class Ask:
     """A learner's answer in the hands of a check: call it as you would call the answer itself.
+
+    (An answer that is a file is not called: its check reads it, and runs it with `on_ranks`.)
 
     Tensors, arrays and containers are passed as copies, and an answer that changes them is told so; with
     `may_change=True` they are passed as they are, for contracts such as "add to `.grad`". Whatever the code does
@@ -31,7 +34,7 @@ class Ask:
     returns the call in words that suit the exercise better than those of `describe`.
     """
 
-    def __init__(self, exercise: Exercise, answer: Callable[..., Any], guard: Guard) -> None:
+    def __init__(self, exercise: Exercise, answer: Any, guard: Guard) -> None:
         self._exercise, self._answer, self._guard = exercise, answer, guard
         self.call = f"`{exercise.function}`"
         self.returned = False
@@ -39,7 +42,7 @@ class Ask:
         self.in_words: Callable[..., str] = self._in_words
 
     @property
-    def answer(self) -> Callable[..., Any]:
+    def answer(self) -> Any:
         """The answer itself, for a check that calls it in code of its own, through `run`."""
         return self._answer
 
@@ -64,6 +67,26 @@ class Ask:
             got = self._guard.call(function, *args, **kwargs)
         self.returned = True
         return got
+
+    def on_ranks(self, play: Callable[..., Any], *args: Any, ranks: int = 2, filename: str = "") -> list[Report]:
+        """Run `play(stage, *args)` in as many processes, and return what each of them tells (see `launched`).
+
+        `filename` is the file in which the learner's code stands. Raises `Contained` if their code failed on a rank:
+        what failed first, for an error on one rank breaks the connections of all.
+        """
+        warm_up()
+        reports: list[Report] = self._guard.call(_launch_and_print, play, args, ranks, filename)
+        for each in reports:
+            if each.ended == "broke":
+                raise RuntimeError(f"rank {each.rank} of a check broke:\n{each.error}")
+        failed = [each for each in reports if each.ended == "failed"]
+        if failed:
+            first = min(failed, key=lambda each: each.at)
+            error = NotImplementedError() if first.unwritten else None
+            sentence = f"On rank {first.rank}: {first.sentence}"
+            raise Contained(first.fault, sentence, error, first.error)
+        self.returned = True
+        return reports
 
     def many(self, cases: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call the answer with each case, of which there is at least one, and return all that it returned.
@@ -141,6 +164,14 @@ class Ask:
     def _in_words(self, *args: Any, **kwargs: Any) -> str:
         words = [*map(describe, args), *(f"{name}={describe(value)}" for name, value in kwargs.items())]
         return f"`{self._exercise.function}({', '.join(words)})`"
+
+
+def _launch_and_print(*args: Any) -> list[Report]:
+    """Print what the ranks printed, where what is printed is kept; ranks mostly print the same."""
+    reports = launch(*args)
+    for printed in dict.fromkeys(each.printed for each in reports if each.printed):
+        print(printed, end="")
+    return reports
 
 
 def _returned(got: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 
 from amp_lab.course import catalog
 from amp_lab.course.catalog import Exercise, UnknownExercise
@@ -70,10 +71,9 @@ def judge(exercise: Exercise, check: Check, answer: object, *, limit_s: float = 
 
 
 def _judge(exercise: Exercise, check: Check, answer: object, guard: Guard) -> Verdict:
-    if not callable(answer):
-        observed = {"got": describe(answer), "kind": kind(answer)}
-        mistake = Mistake("not-a-function", id=exercise.id, function=exercise.function, **observed)
-        return _wrong(exercise, mistake, guard)
+    unfit = _unfit(exercise, answer)
+    if unfit is not None:
+        return _wrong(exercise, unfit, guard)
     ask = Ask(exercise, answer, guard)
     try:
         check(ask)
@@ -84,6 +84,16 @@ def _judge(exercise: Exercise, check: Check, answer: object, guard: Guard) -> Ve
     except Contained as contained:
         return _not_finished(exercise, contained, ask, guard)
     return Correct(exercise, exercise.why, notes=_notes(guard))
+
+
+def _unfit(exercise: Exercise, answer: object) -> Mistake | None:
+    """Return what is wrong with an answer that is not of the kind that the exercise asks for, or None."""
+    seen = {"got": describe(answer), "kind": kind(answer), "id": exercise.id}
+    if not exercise.file:
+        return None if callable(answer) else Mistake("not-a-function", function=exercise.function, **seen)
+    if not issubclass(type(answer), (str, Path)):
+        return Mistake("not-a-file", file=exercise.file, **seen)
+    return None if Path(answer).is_file() else Mistake("no-such-file", **seen | {"got": f"`{answer}`"})
 
 
 def grade(exercise_id: str, answer: object) -> Verdict:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, ClassVar
 
 from amp_lab.course.judging import alarm
@@ -57,14 +57,18 @@ class Contained(Exception):
 
     `fault` is 'timeout', 'exit', 'os-exit', 'input', 'recursion', 'interrupted' or 'exception'. `sentence`
     tells the learner what happened, where in their code, and what to do. `error` is the exception that their
-    code raised, with a traceback that begins in their code; None if the guard stopped the code.
+    code raised, with a traceback that begins in their code; None if the guard stopped the code. `message` is its type
+    and message in one line.
     """
 
-    def __init__(self, fault: str, sentence: str, error: BaseException | None = None) -> None:
+    def __init__(
+        self, fault: str, sentence: str, error: BaseException | None = None, message: str = ""
+    ) -> None:
         super().__init__(sentence)
         self.fault = fault
         self.sentence = sentence
         self.error = error
+        self.message = message
 
 
 class Guard:
@@ -154,7 +158,8 @@ class Guard:
         text = sentence.format(where=_where(error), limit=_seconds(self._limit_s), message=message)
         if why is not None or error is None or isinstance(error, Refused):
             return Contained(fault, text)
-        return Contained(fault, text, BaseException.with_traceback(error, _their_part(error.__traceback__)))
+        theirs = BaseException.with_traceback(error, _their_part(error.__traceback__))
+        return Contained(fault, text, theirs, message)
 
 
 def _fault(error: BaseException | None) -> str:
@@ -188,13 +193,21 @@ def _where(error: BaseException | None) -> str:
         if trace.tb_lineno is not None and not trace.tb_frame.f_code.co_filename.startswith(_NOT_THEIRS):
             place = trace
         trace = trace.tb_next
-    if place is None:
-        return ""
-    code = place.tb_frame.f_code
-    line = linecache.getline(code.co_filename, place.tb_lineno).strip()
+    return "" if place is None else _line(place.tb_frame.f_code, place.tb_lineno)
+
+
+def standing(frame: FrameType | None) -> str:
+    """Return the learner's innermost line on a stack, in words: where code is that does not come back."""
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
+        frame = frame.f_back
+    return "" if frame is None else _line(frame.f_code, frame.f_lineno)
+
+
+def _line(code: CodeType, number: int) -> str:
+    line = linecache.getline(code.co_filename, number).strip()
     # The parts in angle brackets are Python's names for what has none: <locals>, <lambda>, <listcomp>.
     name = ".".join(part for part in code.co_qualname.split(".") if not part.startswith("<")) or "a lambda"
-    return f" (line {place.tb_lineno}, in {name}: `{_cut(line, _LINE_LENGTH)}`)" if line else f" (in {name})"
+    return f" (line {number}, in {name}: `{_cut(line, _LINE_LENGTH)}`)" if line else f" (in {name})"
 
 
 def _their_part(trace: TracebackType | None) -> TracebackType | None:

@@ -12,6 +12,9 @@ A lesson is written in one file, `solutions/NN_slug.py`, in jupytext's percent f
     # %%
     check("4.1", scaled_backward)
 
+A cell that begins with `# %%writefile scratch/name.py` writes its code to a file; its check names that file instead,
+`check("10.1", "scratch/name.py")`.
+
 The block between the markers is what a learner writes. A marker that is misread would give the answer away,
 or take the exercise away, and nobody would notice. So whatever only looks like a marker is an error, too.
 """
@@ -46,6 +49,7 @@ _MARKER_LIKE = re.compile(
 _SOLUTION_LIKE = re.compile(r"(?<!ab)(?<!re)solut", re.IGNORECASE)
 _CALL_OF_SOLUTION = re.compile(r'# solution\("[0-9.]+"\)')
 _MAGIC = re.compile(r"\A# (?=%{1,2}[A-Za-z]|!)")
+_WRITES_FILE = re.compile(r"\A# %%writefile (\S+)$", re.MULTILINE)
 _PROSE = re.compile(r"^# ?", re.MULTILINE)
 _EXERCISE_ID = re.compile(r"(?:0|[1-9]\d?)\.[1-9]\d?")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -73,6 +77,12 @@ class Cell:
     def source(self) -> str:
         """The cell as a notebook holds it: markdown, and a magic in line one, without the comment sign."""
         return _PROSE.sub("", self.text) if self.kind == "markdown" else _MAGIC.sub("", self.text, count=1)
+
+    @property
+    def file(self) -> str:
+        """The file that the cell writes with `%%writefile`, or ""; its code then runs elsewhere and binds no name here."""
+        found = _WRITES_FILE.match(self.text) if self.kind == "code" else None
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True)
@@ -222,8 +232,11 @@ def _read(text: str, lesson: str) -> Source:
         tree = _tree(cell)
         for block in found:
             _check_place(block, cell, tree)
-        marked = _names_with_blocks(tree, found)
-        _check_bindings(tree, marked, waiting)
+        if cell.file:
+            marked = frozenset([cell.file] if found else [])
+        else:
+            marked = _names_with_blocks(tree, found)
+            _check_bindings(tree, marked, waiting)
         check = _check(tree, lesson)
         if check:
             if found:
@@ -371,8 +384,10 @@ def _read_check(call: ast.Call, lesson: str) -> _Check:
     match call:
         case ast.Call(args=[_, ast.Name(id=name)], keywords=[]):
             return _Check(exercise_id, call.lineno, name)
+        case ast.Call(args=[_, ast.Constant(value=str(name))], keywords=[]):
+            return _Check(exercise_id, call.lineno, name)
     advice = f'pass it by its name: `check("{exercise_id}", name)`'
-    raise _Fault(call.lineno, f"`check` takes one answer, a function or class; {advice}")
+    raise _Fault(call.lineno, f"`check` takes one answer, a function, a class or the name of a file; {advice}")
 
 
 def _names_with_blocks(tree: ast.Module, blocks: list[Block]) -> frozenset[str]:

@@ -36,7 +36,18 @@ def explained(trainer: Trainer) -> Iterator[None]:
 
     Raises:
         OutOfMemory: in place of PyTorch's own error.
+        RankFailed: in place of an error of the connection, if another rank has left.
     """
+    try:
+        with _own_errors(trainer):
+            yield
+    except BaseException as error:
+        trainer.ranks.leaving(error)
+        raise
+
+
+@contextlib.contextmanager
+def _own_errors(trainer: Trainer) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
@@ -46,6 +57,7 @@ def explained(trainer: Trainer) -> Iterator[None]:
         if _is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # their activations would live as long as the error
             raise OutOfMemory(f"{str(error).splitlines()[0]}\n{_what_to_try(trainer)}") from error
+        trainer.ranks.explain(error)
         raise
 
 

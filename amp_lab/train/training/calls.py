@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import nn
 
 from amp_lab.train.arguments import is_whole, kind_of
+from amp_lab.train.distributed.ranks import differ
 from amp_lab.train.saving.positions import length
 
+if TYPE_CHECKING:
+    from amp_lab.train.trainer import Trainer
 
-def check_loader(name: str, loader: Any, epochs: int) -> None:
+_DROPOUTS: Final = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+def check_loader(name: str, loader: Any, epochs: int, may_be_empty: bool = False) -> None:
     """Refuse what gives no batches, or gives them only once though they are needed in each epoch."""
     if isinstance(loader, torch.utils.data.Dataset) and not isinstance(
         loader, torch.utils.data.IterableDataset
@@ -24,7 +39,7 @@ def check_loader(name: str, loader: Any, epochs: int) -> None:
         raise TypeError(
             f"{name} gives batches when iterated, as a DataLoader or a list of them does; it is {kind_of(loader)}"
         )
-    if length(loader) == 0:
+    if length(loader) == 0 and not may_be_empty:
         raise ValueError(
             f"{name} is empty: its data set has no samples, or less than one batch with drop_last=True"
         )
@@ -44,6 +59,50 @@ def check_fit(epochs: Any, resume: Any, checkpoints: Any) -> None:
     if resume is True and checkpoints is None:
         raise ValueError(
             "resume=True needs a folder to resume from: Trainer(..., checkpoints=Checkpoints('runs/a'))"
+        )
+
+
+def check_alike(trainer: Trainer, train_loader: Any, dev_loader: Any, epochs: int, resume: Any) -> None:
+    """Refuse ranks that would not make the same steps, and wait for each other for ever.
+
+    Raises:
+        RanksDiffer: on all ranks alike.
+    """
+    asked = {
+        "the number of batches in train_loader (a DistributedSampler deals out equal parts)": length(
+            train_loader
+        ),
+        "accumulate": trainer.accumulate,
+        "epochs": epochs,
+        "resume": resume if isinstance(resume, bool) else str(resume),
+        "whether there is a dev_loader": dev_loader is not None,
+        "precision": trainer.precision,
+        "clip_norm": trainer.clip_norm,
+        "on_nonfinite": trainer.on_nonfinite,
+        "the names of metrics": list(trainer.metrics),
+        "whether there are checkpoints": trainer.checkpoints is not None,
+        "the steps between checkpoints": getattr(trainer.checkpoints, "every", None),
+        "the learning rate": [group["lr"] for group in trainer.optimizer.param_groups],
+        "the loss scale": trainer.scaler.get_scale(),
+        "how many steps are done": trainer.step,
+        "how many epochs are done": trainer.epoch,
+    }
+    theirs = trainer.ranks.gather(asked)
+    for what in asked:
+        values = [each[what] for each in theirs]
+        if any(value != values[0] for value in values):
+            raise differ(what, values)
+
+
+def warn_of_same_masks(trainer: Trainer) -> None:
+    """Warn where all ranks would leave out the same units: the usual result of one `torch.manual_seed` for all."""
+    drops = any(isinstance(part, _DROPOUTS) and part.p > 0 for part in trainer.model.modules())
+    states = trainer.ranks.gather((torch.initial_seed(), torch.get_rng_state().tolist()) if drops else None)
+    if drops and len(states) > 1 and all(state == states[0] for state in states) and trainer.ranks.first:
+        warnings.warn(
+            "all ranks draw the same random numbers, so dropout leaves out the same units on each of them: after the "
+            "model is made, torch.manual_seed(seed + rank), or Trainer(..., seed=...), which does that",
+            stacklevel=5,
         )
 
 

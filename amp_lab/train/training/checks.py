@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from amp_lab.train.arguments import as_seed, is_whole, kind_of
 from amp_lab.train.checkpoint import Checkpoints
+from amp_lab.train.distributed.ranks import Ranks
 from amp_lab.train.training.nonfinite import POLICIES
 
 _EVERY: Final = ("step", "epoch")
@@ -117,6 +118,16 @@ def check_skipping(optimizer: Optimizer, precision: str) -> None:
         raise ValueError(
             "fused SGD with momentum begins with random memory as its momentum if the first step is skipped, as "
             "happens with a loss scale: leave fused=True out, or take another optimizer or precision"
+        )
+
+
+def check_ranks(ranks: Ranks, loss_fn: Any) -> None:
+    """Refuse a loss function with weights of its own on several ranks: DDP averages the gradients of the model only."""
+    weights = loss_fn.parameters() if isinstance(loss_fn, nn.Module) else ()
+    if ranks.size > 1 and any(each.requires_grad for each in weights):
+        raise ValueError(
+            "loss_fn has weights of its own, whose gradients nobody averages over the ranks: make it a part of the "
+            "model before you wrap that in DistributedDataParallel, and let the model return the loss (loss_fn=None)"
         )
 
 

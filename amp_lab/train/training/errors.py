@@ -15,7 +15,8 @@ class NonFiniteLoss(FloatingPointError):
 
     Attributes:
         loss: the loss of the window, a float.
-        batch: the micro-batch that it comes from, on the device; None if weights were found spoilt while saving.
+        batch: the micro-batch that it comes from, on the device; None if weights were found spoilt while saving, and
+            on a rank whose batches are in order: then the message is that of the rank that it names.
         step, epoch: where that was, counted from 0.
         report: what `amp_lab.find_overflow` says of this batch; None where it could not run.
     """

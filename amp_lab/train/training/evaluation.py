@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,24 @@ def evaluate(trainer: Trainer, loader: Iterable[Any], name: str = "loader") -> d
     """Return "loss" and each metric: means over all samples, a batch weighted by how many it has.
 
     Values stay on the device until the end, so that a GPU is waited for once each, and are added in FP64.
+
+    Of several ranks, each looks at its part, with the buffers of rank 0, and the sums of all are added at the end: the
+    parts may be of any sizes, and one of them may be empty.
     """
+    trainer.ranks.same_buffers()
+    parts = trainer.ranks.each(lambda: _sums(trainer, loader))
+    samples = sum(part[0] for part in parts)
+    if not samples:
+        raise ValueError(
+            f"{name} gave no sample: is its data set empty, or is it a generator, which can be read only once?"
+        )
+    columns = zip(*(part[1] for part in parts if part[0]), strict=True)
+    means = (_sum(column) / samples for column in columns)
+    return dict(zip(("loss", *trainer.metrics), means, strict=True))
+
+
+def _sums(trainer: Trainer, loader: Iterable[Any]) -> tuple[int, list[float]]:
+    """Return how many samples there are, and over them the sum of the loss and of each metric."""
     sizes: list[int] = []
     rows: list[list[torch.Tensor]] = []
     with modes_kept(trainer.modules()) as modules, torch.inference_mode():
@@ -29,17 +47,14 @@ def evaluate(trainer: Trainer, loader: Iterable[Any], name: str = "loader") -> d
         for batch in loader:
             sizes.append(samples_in(batch))
             rows.append(_values(trainer, to_device(batch, trainer.device)))
-    if not sum(sizes):
-        raise ValueError(
-            f"{name} gave no sample: is its data set empty, or is it a generator, which can be read only once?"
-        )
     columns = [torch.stack(column).tolist() for column in zip(*rows, strict=True)]
-    return dict(zip(("loss", *trainer.metrics), (_mean(column, sizes) for column in columns), strict=True))
+    return sum(sizes), [_sum(map(operator.mul, column, sizes)) for column in columns]
 
 
 def _values(trainer: Trainer, batch: Any) -> list[torch.Tensor]:
+    model = trainer.ranks.model_inside(trainer.model)  # DDP would wait for ranks that have fewer batches
     with trainer.autocast:
-        outputs, target, loss = forward(trainer.model, trainer.loss_fn, batch)
+        outputs, target, loss = forward(model, trainer.loss_fn, batch)
     outputs = in_fp32(outputs)
     return [loss, *(_number(name, f(outputs, target), loss) for name, f in trainer.metrics.items())]
 
@@ -60,10 +75,9 @@ def _number(name: str, value: Any, loss: torch.Tensor) -> torch.Tensor:
     return number
 
 
-def _mean(values: Sequence[float], sizes: Sequence[int]) -> float:
-    if not all(map(math.isfinite, values)):
-        return math.nan  # fsum refuses inf - inf
-    return math.fsum(value * size for value, size in zip(values, sizes, strict=True)) / sum(sizes)
+def _sum(values: Iterable[float]) -> float:
+    values = list(values)
+    return math.fsum(values) if all(map(math.isfinite, values)) else math.nan  # fsum refuses inf - inf
 
 
 @contextlib.contextmanager

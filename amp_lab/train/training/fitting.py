@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from amp_lab.train.checkpoint import load_checkpoint
 from amp_lab.train.precision import fp32_products
 from amp_lab.train.saving.positions import length
 from amp_lab.train.training.breaking_off import end_turn, explained
+from amp_lab.train.training.calls import warn_of_same_masks
 from amp_lab.train.training.evaluation import evaluate, modes_kept
 from amp_lab.train.training.history import EpochRecord, History, StepRecord
 from amp_lab.train.training.loop import train_step
@@ -50,11 +52,14 @@ class Fit:
             )
             return trainer.history
         trainer.stopped = None
-        self._batches = trainer.place.enter(self._train_loader, self._dev_loader)
+        trainer.together.begin()
+        if trainer.ranks.size > 1:
+            warn_of_same_masks(trainer)
+        trainer.ranks.each(self._enter)
         try:
-            self._progress = Progress(trainer.progress, self._epochs)
+            self._progress = Progress(trainer.progress and trainer.ranks.first, self._epochs)
             with explained(trainer), training(trainer), self._progress:
-                while trainer.epoch < self._epochs and not trainer.stopped:
+                while trainer.epoch < self._epochs and not trainer.together.stops_between_epochs(trainer):
                     self._epoch()
         finally:
             trainer.place.leave(self._untaken)
@@ -63,25 +68,39 @@ class Fit:
     def _start(self) -> None:
         """Go to the checkpoint to resume from, if any; seed a run that has not begun."""
         trainer, checkpoints = self._trainer, self._trainer.checkpoints
-        if self._resume is True and checkpoints is not None and checkpoints.paths:
-            trainer.load_state_dict(checkpoints.load())
-        elif self._resume is not True and self._resume is not False:
-            state = checkpoints.load(self._resume) if checkpoints is not None else None
-            trainer.load(self._resume) if state is None else trainer.load_state_dict(state)
+        state = trainer.ranks.first_does(self._loaded)
+        if state is not None:
+            trainer.ranks.each(lambda: trainer.load_state_dict(state))
         if checkpoints is not None:
-            checkpoints.begin(trainer.step)
+            trainer.ranks.first_does(lambda: checkpoints.begin(trainer.step))
         if trainer.seed is not None and trainer.step == 0:
-            torch.manual_seed(trainer.seed)
-            np.random.seed(trainer.seed % 2**32)
-            random.seed(trainer.seed)
+            seed = (
+                trainer.seed + trainer.ranks.rank
+            )  # the same dropout on all ranks would be a smaller batch in disguise
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)
+            random.seed(seed)
+
+    def _enter(self) -> None:
+        trainer = self._trainer
+        self._batches = trainer.place.enter(trainer, self._train_loader, self._dev_loader)
+
+    def _loaded(self) -> Any:
+        """Return the state to go on from; None if there is none."""
+        checkpoints, resume = self._trainer.checkpoints, self._resume
+        if resume is True:
+            return checkpoints.load() if checkpoints is not None and checkpoints.paths else None
+        if resume is False:
+            return None
+        return load_checkpoint(resume) if checkpoints is None else checkpoints.load(resume)
 
     def _epoch(self) -> None:
         trainer, start = self._trainer, time.perf_counter()
         self._progress.epoch(trainer.epoch, self._batches.taken, length(self._batches))
-        for window in windows(self._batches, trainer.accumulate):
+        for window in trainer.together.windows(self._batches, trainer.accumulate):
             self.step(window)
             self._save_if_due()
-            if trainer.stopped:
+            if trainer.together.stops(trainer):
                 return self._save()
         self._epoch_ended(start)
 
@@ -110,7 +129,8 @@ class Fit:
     def _save(self, values: dict[str, float] | None = None) -> None:
         trainer = self._trainer
         if trainer.checkpoints is not None and worth_saving(trainer):
-            trainer.checkpoints.save(trainer.state_dict(), step=trainer.step, values=values)
+            state, save = trainer.state_dict(), trainer.checkpoints.save
+            trainer.ranks.first_does(lambda: str(save(state, step=trainer.step, values=values)))
 
     def _epoch_ended(self, start: float) -> None:
         trainer = self._trainer
@@ -141,13 +161,6 @@ class Fit:
         finite = [each for each in steps if math.isfinite(each.loss)]
         samples = sum(each.samples for each in finite)
         return math.fsum(each.loss * each.samples for each in finite) / samples if samples else math.nan
-
-
-def windows(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Yield the batches in lists of `size`, the last one as long as it comes; each is read when it is asked for."""
-    source = iter(batches)
-    while window := list(itertools.islice(source, size)):
-        yield window
 
 
 @contextlib.contextmanager

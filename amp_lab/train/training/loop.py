@@ -19,17 +19,21 @@ if TYPE_CHECKING:
 
 
 def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
-    """Make one step of the mean loss over all samples of a window, the list of its micro-batches."""
-    optimizer, scaler = trainer.optimizer, trainer.scaler
+    """Make one step of the mean loss over all samples of a window, the list of its micro-batches.
+
+    Of several ranks, each has a window of its own, and the mean is over the samples of all of them.
+    """
+    optimizer, scaler, together = trainer.optimizer, trainer.scaler, trainer.together
     sizes = [samples_in(batch) for batch in window]
-    samples, lr = sum(sizes), float(optimizer.param_groups[0]["lr"])
+    whole, lr = together.whole(sum(sizes)), float(optimizer.param_groups[0]["lr"])
 
     optimizer.zero_grad(set_to_none=True)
-    parts = zip(window, sizes, strict=True)
-    losses = [backward(trainer, batch, size / samples) for batch, size in parts]
+    shares = [size / whole for size in sizes]
+    last = [False] * (len(window) - 1) + [True]
+    losses = [backward(trainer, *part) for part in zip(window, shares, last, strict=True)]
     if trainer.step == 0:
         check_gradients(trainer.parameters)
-    loss = mean(losses, sizes)
+    loss, samples = together.mean(trainer, losses, sizes)
     scale = scaler.get_scale()
     lost = not math.isfinite(loss)
     norm = None if lost else clip(trainer)
@@ -47,23 +51,19 @@ def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
     return record
 
 
-def backward(trainer: Trainer, batch: Any, share: float) -> torch.Tensor:
-    """Add a micro-batch's part to the gradients; return its loss. `share`: of the window's samples."""
+def backward(trainer: Trainer, batch: Any, share: float, last: bool) -> torch.Tensor:
+    """Add a micro-batch's part to the gradients; return its loss.
+
+    `share`: of the window's samples. `last`: of the window, where DDP averages over the ranks, once.
+    """
     batch = to_device(batch, trainer.device)
-    with trainer.autocast:
-        loss = forward(trainer.model, trainer.loss_fn, batch).loss
-    # A mean over few samples counts less: so a last window that is not full is right, too.
-    part = loss if share == 1 else loss * share
-    trainer.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
+    with trainer.ranks.accumulating(last):
+        with trainer.autocast:
+            loss = forward(trainer.model, trainer.loss_fn, batch).loss
+        # A mean over few samples counts less: so a last window that is not full is right, too.
+        part = loss if share == 1 else loss * share
+        trainer.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
     return loss.detach()
-
-
-def mean(losses: list[torch.Tensor], sizes: Sequence[int]) -> float:
-    """Return the mean loss over the samples. It waits for the GPU, once."""
-    if len(losses) == 1:
-        return losses[0].item()
-    values: list[float] = torch.stack(losses).tolist()
-    return sum(value * size for value, size in zip(values, sizes, strict=True)) / sum(sizes)
 
 
 def clip(trainer: Trainer) -> float | None:

@@ -30,15 +30,17 @@ def refused(
 ) -> StepRecord:
     """Do without the step, in the way that `on_nonfinite` asks for. Nothing has been written to the weights.
 
+    Of several ranks, all come here in the same step, and do the same.
+
     Raises:
         NonFiniteLoss: for "raise"; for "skip" if to go on makes no sense, as weights or buffers are not finite either.
     """
     trainer.optimizer.zero_grad(set_to_none=True)
-    harmed = spoilt(trainer)
+    harmed = trainer.together.first_said(spoilt(trainer))
     if trainer.on_nonfinite == "raise" or (trainer.on_nonfinite == "skip" and harmed):
         raise _error(trainer, window, losses, record, _what(record))
     if trainer.on_nonfinite == "stop":
-        trainer.stop(because=f"{_what(record)}. {harmed}" if harmed else _what(record))
+        trainer.together.stop(trainer, f"{_what(record)}. {harmed}" if harmed else _what(record))
     return record._replace(skipped="loss")
 
 
@@ -57,7 +59,7 @@ def overflowed(
     what = f"the loss scale has sunk to {scale:g} at step {record.step:,}, and gradients are still not finite"
     if trainer.on_nonfinite != "stop":
         raise _error(trainer, window, losses, record, what)
-    trainer.stop(because=what)
+    trainer.together.stop(trainer, what)
     return record
 
 
@@ -67,10 +69,10 @@ def worth_saving(trainer: Trainer) -> bool:
     Raises:
         NonFiniteLoss: if they are not, unless `on_nonfinite` is "stop".
     """
-    harmed = spoilt(trainer)
+    harmed = trainer.together.first_said(spoilt(trainer))
     if not harmed:
         return True
-    trainer.stop(because=harmed)
+    trainer.together.stop(trainer, harmed)
     if trainer.on_nonfinite == "stop":
         return False
     last = trainer.history.steps[-1]
@@ -81,9 +83,30 @@ def worth_saving(trainer: Trainer) -> bool:
 def _error(
     trainer: Trainer, window: Sequence[Any], losses: Sequence[torch.Tensor], record: StepRecord, what: str
 ) -> NonFiniteLoss:
-    bad = next(
-        (place for place, loss in enumerate(losses) if not math.isfinite(loss.item())), len(window) - 1
-    )
+    """Return the error to raise: with the diagnosis of this rank's batch or, where that is in order, of another's."""
+    bad = [place for place, loss in enumerate(losses) if not math.isfinite(loss.item())]
+    suspects = trainer.ranks.gather(bool(bad))
+    # If all losses were finite and the gradients not, any batch can be the cause.
+    mine = bool(bad) or not any(suspects)
+    error = _diagnosed(trainer, window, bad[0] if bad else len(window) - 1, record, what) if mine else None
+    told = _told(trainer, "" if error is None else str(error), suspects)
+    if error is None:
+        error = NonFiniteLoss(told, loss=record.loss, batch=None, step=record.step, epoch=record.epoch)
+    return error
+
+
+def _told(trainer: Trainer, diagnosis: str, suspects: Sequence[bool]) -> str:
+    """Return the first rank's diagnosis. To find it takes some steps' time, for which the other ranks wait."""
+    try:
+        return trainer.together.first_said(diagnosis)
+    except RuntimeError:  # too long for the group's timeout, or a rank has ended meanwhile
+        ranks = ", ".join(str(rank) for rank, bad in enumerate(suspects) if bad)
+        return f"the loss is not finite on rank {ranks}: its own message says why"
+
+
+def _diagnosed(
+    trainer: Trainer, window: Sequence[Any], bad: int, record: StepRecord, what: str
+) -> NonFiniteLoss:
     batch = to_device(window[bad], trainer.device)
     where = f" (micro-batch {bad + 1} of {len(window)})" if len(window) > 1 else ""
     sentences = [f"{what}{where}; the optimizer has not stepped."]
@@ -127,7 +150,11 @@ def _report(trainer: Trainer, batch: Any) -> OverflowReport | None:
     dtype = DTYPES.get(trainer.precision, torch.bfloat16)  # BF16 has the range of FP32
     try:
         return find_overflow(
-            trainer.model, trainer.loss_fn, batch, device_type="cuda" if emulated else None, dtype=dtype
+            trainer.ranks.model_inside(trainer.model),
+            trainer.loss_fn,
+            batch,
+            device_type="cuda" if emulated else None,
+            dtype=dtype,
         )
     except Exception:
         return None

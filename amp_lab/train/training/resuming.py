@@ -10,6 +10,7 @@ from torch import nn
 from amp_lab.train.checkpoint import load_scaler, load_weights
 from amp_lab.train.saving import random_states
 from amp_lab.train.saving.positions import Batches, own_states, put_back
+from amp_lab.train.training.redealing import order, parts_of, redealt, reseed
 
 if TYPE_CHECKING:
     from amp_lab.train.trainer import Trainer
@@ -37,6 +38,7 @@ class Place:
     """Where a run is in its data; between two calls of `fit` there are no loaders, and it is kept as a state."""
 
     def __init__(self) -> None:
+        self._ranks = 1  # that the place was kept on
         self._batches: Batches | None = None
         self._dev_loader: Any = None
         self._kept: Mapping[str, Any] | None = None
@@ -51,10 +53,17 @@ class Place:
         """For `copy.deepcopy` and `pickle` in a callback, too: the place, without the loaders that are being read."""
         return {**vars(self), "_batches": None, "_dev_loader": None, "_kept": self.state_dict()}
 
-    def enter(self, train_loader: Iterable[Any], dev_loader: Any) -> Batches:
+    def enter(self, trainer: Trainer, train_loader: Iterable[Any], dev_loader: Any) -> Batches:
         """Return the batches of a loader, from this place on."""
         batches = Batches(train_loader)
         kept = self._kept
+        if (
+            self._loaded
+            and kept is not None
+            and kept["train"] is not None
+            and self._ranks != trainer.ranks.size
+        ):
+            kept = redealt(trainer, kept, self._ranks, train_loader)
         if kept is not None and kept["train"] is not None:
             if (
                 kept["train"]["start"] is not None or self._loaded
@@ -75,10 +84,13 @@ class Place:
         if self._batches is None:
             return dict(self._kept or {"train": None, "dev": None})
         dev = None if self._dev_loader is None else own_states(self._dev_loader)
-        return {"train": self._batches.state_dict(self._batches.taken - untaken), "dev": dev}
+        train = self._batches.state_dict(self._batches.taken - untaken)
+        return {"train": {**train, "order": order(self._batches.loader)}, "dev": dev}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], ranks: int) -> None:
+        """Go to the place of a run of so many ranks."""
         self._kept, self._batches, self._dev_loader, self._loaded = state, None, None, True
+        self._ranks = ranks
 
 
 def to_state(trainer: Trainer) -> dict[str, Any]:
@@ -93,9 +105,22 @@ def to_state(trainer: Trainer) -> dict[str, Any]:
         "schedule": trainer.schedule.state_dict(),
         "history": trainer.history.state_dict(),
         "step": trainer.step,
+        **_parts(trainer),
+    }
+
+
+def _parts(trainer: Trainer) -> dict[str, Any]:
+    """Return what each rank has for itself: its place in its part of the data, and its random numbers.
+
+    Rank 0's stand where those of a run of one process stand, too: either can go on from the other's checkpoint.
+    """
+    own = {
         "place": trainer.place.state_dict(),
         "random": random_states.capture(),
+        **trainer.ranks.own_buffers(),
     }
+    ranks = trainer.ranks.gather(own)
+    return {**own, "ranks": ranks} if len(ranks) > 1 else own
 
 
 def from_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
@@ -117,8 +142,13 @@ def from_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     trainer.schedule.load_state_dict(state["schedule"])
     trainer.history.load_state_dict(state["history"])
     trainer.step = state["step"]
-    trainer.place.load_state_dict(state["place"])
-    random_states.restore(state["random"])  # last: to build things above may take random numbers
+    parts, ranks = parts_of(state), trainer.ranks
+    part = parts[ranks.rank % len(parts)]
+    ranks.load_own_buffers(part)
+    trainer.place.load_state_dict(part["place"], len(parts))
+    random_states.restore(part["random"])  # last: to build things above may take random numbers
+    if ranks.rank >= len(parts):
+        reseed(ranks.rank)
 
 
 def _kinds(trainer: Trainer) -> dict[str, str]:

@@ -118,6 +118,11 @@ class History:
         self._in_kept = self._in_last = 0  # how many events
         self._at_end = 0  # how many the step that runs had when it ended
 
+    @property
+    def number(self) -> int:
+        """How many events there were."""
+        return self._number
+
     def add(self, kind: type[Event], fields: dict[str, Any]) -> None:
         """Note an event of the step that runs, by the fields of its class; its number is given here."""
         self._number = fields["number"] = self._number + 1

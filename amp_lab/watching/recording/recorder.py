@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from amp_lab.autocast.records import Source
@@ -27,6 +28,10 @@ from amp_lab.watching.recording.scaled import ScaledLosses
 from amp_lab.watching.recording.threads import Here
 from amp_lab.watching.recording.watched import Watched
 from amp_lab.watching.underflow.sample import Samples
+
+if TYPE_CHECKING:
+    from amp_lab.watching.recording.ranks.attendant import Attendant
+    from amp_lab.watching.recording.ranks.ranks import Ranks
 
 __all__ = ["After", "Noting", "Recorder", "nothing_after"]
 
@@ -67,6 +72,8 @@ class Recorder(Watched, Calls):
         self.samples = Samples()
         self._looks = CloserLooks(self)
         self.look = self._looks.tell
+        self._attendant: Attendant | None = None
+        self.ranks: Ranks | None = None  # where several processes train together
 
     def start(self) -> None:
         """Put everything on."""
@@ -81,11 +88,28 @@ class Recorder(Watched, Calls):
                 install(self)
             except Exception as error:
                 self.failed(install.__module__.rpartition(".")[2], error)
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            self.quietly("ranks", self._attend)
         self._looks.start()
         unseen.is_on(self)
 
-    def stop(self) -> None:
-        """Take everything off again. May be called from any thread, and twice."""
+    def _attend(self) -> None:
+        """Watch also how this process trains together with others."""
+        if self._attendant is None:
+            from amp_lab.watching.recording.ranks.attendant import Attendant
+
+            self._attendant = Attendant(self)
+            self.ranks = self._attendant.ranks
+        self._attendant.start()
+
+    def stop(self, is_over: bool = True) -> None:
+        """Take everything off again. May be called from any thread, and twice.
+
+        Args:
+            is_over: whether the loop has ended, so that the host may wait for a GPU.
+        """
+        if self._attendant is not None and self.listening:
+            self._attendant.left(is_over=is_over)
         self.listening = False
         unseen.is_off(self)
         try:
@@ -188,6 +212,8 @@ class Recorder(Watched, Calls):
 
     def skip(self, skipped: float | bool | torch.Tensor) -> None:
         """An optimizer was left out by the scaler, or may have been: then a tensor will tell."""
+        if self.ranks is not None:
+            self.ranks.skipped(self.steps.now, skipped)
         if isinstance(skipped, torch.Tensor):
             self.history.may_have_skipped(self.steps.now, skipped)
         elif skipped:
@@ -211,6 +237,8 @@ class Recorder(Watched, Calls):
 
     def raised(self, error: BaseException) -> None:
         """The loop ended with an exception."""
+        if self._attendant is not None:
+            self._attendant.left(error)
         from amp_lab.autocast.errors import explain  # it imports much, and most loops end well
 
         explained = self.quietly("explain", lambda: explain(error).id)
@@ -251,7 +279,12 @@ class Recorder(Watched, Calls):
         return tuple([setup.with_abandoned(facts, model, self.optimizers) for facts, model in both])
 
     def run(self) -> Run:
-        """Return what was recorded until now. This may make the host wait for a device."""
+        """Return what was recorded until now. This may make the host wait for a device.
+
+        Of several processes that train together it waits, for some seconds at most, until they have told, too.
+        """
+        attendant = self._attendant
+        ranks = None if attendant is None else self.quietly("ranks", attendant.seen_for_report)
         with self._lock:
             return Run(
                 models=self._models_now(),
@@ -266,6 +299,7 @@ class Recorder(Watched, Calls):
                 counts=dict(self.history.counts),
                 notes=tuple(self.notes),
                 underflow=tuple(self.samples),
+                ranks=ranks,
             )
 
 

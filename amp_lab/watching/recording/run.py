@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 
 from amp_lab.watching.recording.events import Event
+from amp_lab.watching.recording.ranks.seen import RanksSeen
 from amp_lab.watching.underflow.sample import Sample
 
 E = TypeVar("E", bound=Event)
@@ -85,6 +86,7 @@ class Run:
     counts: dict[str, int] = field(default_factory=dict)  # of every event, kept or not, by its class's name
     notes: Sequence[str] = ()  # what could not be watched
     underflow: Sequence[Sample] = ()  # of gradients that FP16 rounded
+    ranks: RanksSeen | None = None  # what all processes told that train together; None for one alone
 
     def of(self, *kinds: type[E]) -> Iterator[E]:
         """Yield the events of these kinds."""

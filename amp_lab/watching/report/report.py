@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from amp_lab.watching.recording.events import Raised
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.report import as_json, html, text
 from amp_lab.watching.report.causes import RAISED
@@ -60,7 +61,8 @@ class Report:
     def note(self) -> str | None:
         """Return what explains the exception that ended the run, in at most six lines; None if nothing found does."""
         for each in self.diagnoses:
-            if RAISED in (each.id, *(below.id for below in each.consequences)):
+            told = RAISED in (each.id, *(below.id for below in each.consequences))
+            if told or any(isinstance(event, Raised) for event in each.finding.events):
                 return text.note(each)
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -72,10 +73,15 @@ CASES = (
 def where_it_breaks(ask: Ask) -> None:
     """Ask for each network, and hold what is said against where it really begins."""
     with _one_thread():
-        # The first call loads much and asks what the machine can do: seconds that are not the answer's.
-        find_overflow(Patient(), squared_error, batches(".")[0], device_type="cuda")
+        _get_ready()
         for case in CASES:
             _judge(ask, case)
+
+
+@functools.cache
+def _get_ready() -> None:
+    """Search once in a process: the first call loads much and asks what the machine can do, seconds not the answer's."""
+    find_overflow(Patient(), squared_error, batches(".")[0], device_type="cuda")
 
 
 @contextlib.contextmanager

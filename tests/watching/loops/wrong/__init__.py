@@ -12,7 +12,7 @@ What people get wrong with AMP and is not here:
 | AMP slower than FP32, memory not halved | nothing is computed wrongly |
 | LSTM under CPU autocast | depends on the machine; not about the loop |
 | BF16 to NumPy, is_bf16_supported() of old GPUs | not about the loop |
-| several processes (DistributedDataParallel) | come with a lesson of their own |
+| several processes (DistributedDataParallel) | in `tests/watching/ranks.py`, and in the rules' docstrings |
 
 Mistakes that show only together with a larger one stand in its loop: the FutureWarning of `torch.cuda.amp` with the
 wrong device, a swallowed update with half-precision weights, Adam's eps with FP16 weights.

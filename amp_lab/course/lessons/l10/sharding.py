@@ -1,0 +1,125 @@
+"""Exercise 10.2: which samples a rank gets in an epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+from amp_lab.course.judging import expect
+from amp_lab.course.judging.ask import Ask
+from amp_lab.course.judging.describe import describe, kind
+from amp_lab.course.judging.exercise import checker
+from amp_lab.course.judging.expect import Mistake
+
+SIZES = ((24, 2), (24, 1), (50, 4), (23, 2), (22, 4), (3, 4), (1, 3), (0, 2))
+Parts = list[list[int]]
+
+
+@checker("10.2")
+def shard(ask: Ask) -> None:
+    """Deal out several numbers of samples: in one epoch, in two, with another seed, and after other random numbers."""
+    for samples, ranks in SIZES:
+        _judge_epoch(ask, samples, ranks)
+    for samples, ranks in SIZES[:3]:
+        _judge_orders(ask, samples, ranks)
+    _judge_random(ask)
+
+
+def _part(ask: Ask, samples: int, rank: int, ranks: int, epoch: int, seed: int) -> list[int]:
+    """Return the indices that the answer gives, or raise `Mistake` if they are none."""
+    # What ranks have drawn before differs, as it does in training.
+    torch.default_generator.manual_seed(1000 * rank + epoch)
+    got = ask(samples, rank, ranks, epoch, seed)
+    if got is None:
+        raise Mistake("returned-none", call=ask.call, got=None, want="a list of indices")
+    if type(got) is not list:
+        shown = {"got": describe(got), "kind": kind(got), "want": "a list of ints"}
+        raise Mistake("wrong-type", call=ask.call, **shown, advice="`.tolist()` or `list(…)` makes one.")
+    for each in got:
+        index = expect.whole_number(f"{ask.call}: an element", each, 0)
+        if not 0 <= index < samples:
+            raise _mistake("no-such-sample", ask.call, f"index {index} was returned", f"0 to {samples - 1}")
+    return [int(each) for each in got]
+
+
+def _parts(ask: Ask, samples: int, ranks: int, epoch: int = 0, seed: int = 0) -> Parts:
+    return [_part(ask, samples, rank, ranks, epoch, seed) for rank in range(ranks)]
+
+
+def _mistake(diagnosis: str, call: str, got: str, want: str) -> Mistake:
+    return Mistake(diagnosis, call=call, got=got, want=want)
+
+
+def _judge_epoch(ask: Ask, samples: int, ranks: int) -> None:
+    """All ranks get equally many, all samples are dealt out, and none more often than it must be."""
+    parts = _parts(ask, samples, ranks)
+    call = f"`shard({samples}, rank, {ranks}, 0, 0)`"
+    share = -(-samples // ranks)
+    sizes, dealt = [len(each) for each in parts], Counter(index for part in parts for index in part)
+    seen = f"the ranks get {_listed(sizes)} samples, {len(dealt)} of {samples} different ones"
+    right = f"{share} each, and all {samples}"
+    if ranks > 1 and samples > 1 and min(sizes) == samples:
+        raise _mistake("everything", call, seen, right)
+    if len(set(sizes)) > 1:
+        raise _mistake("uneven", call, seen, right)
+    if sizes[0] == samples // ranks < share:
+        raise _mistake("drops", call, seen, right)
+    if sizes[0] > share:
+        raise _mistake("padded-too-much", call, seen, right)
+    if len(dealt) < samples:
+        raise _mistake("global-random" if _depends_on_random(ask) else "own-shuffle" if sizes[0] == share else "not-all", call, seen, right)
+    most = max(dealt.values(), default=0)
+    if samples and most > -(-share * ranks // samples):
+        raise _mistake("padded-too-much", call, f"one sample is dealt {most} times", f"{-(-share * ranks // samples)}")
+
+
+def _judge_orders(ask: Ask, samples: int, ranks: int) -> None:
+    """The order is new in each epoch and with each seed, and so is who gets what."""
+    first, again, second = (_parts(ask, samples, ranks, epoch) for epoch in (0, 0, 1))
+    other = _parts(ask, samples, ranks, seed=7)
+    call = f"`shard({samples}, rank, {ranks}, epoch, seed)`"
+    begins = f"rank 0 begins with {_listed(first[0][:4])} in epoch 0 and with {_listed(second[0][:4])} in epoch 1"
+    if first != again:
+        seen = f"rank 0 begins with {_listed(first[0][:4])}, and then, with the same arguments, with {_listed(again[0][:4])}"
+        raise _mistake("global-random", call, seen, "the same")
+    flat = sorted(range(samples))
+    if samples > 4 and (_dealt_in_turn(first) == flat or [i for part in first for i in part][:samples] == flat):
+        raise _mistake("never-shuffles", call, f"rank 0 gets {_listed(first[0][:4])}, …", "a random order")
+    if first == second:
+        raise _mistake("same-each-epoch", call, begins, "another order")
+    if ranks > 1 and [set(part) for part in first] == [set(part) for part in second]:
+        raise _mistake("parts-stay", call, f"rank 0 has the samples {_listed(sorted(first[0])[:6])}, … in epochs 0 and 1", "others in each")
+    if first == other:
+        seen = f"rank 0 begins with {_listed(first[0][:4])} for seeds 0 and 7"
+        raise _mistake("seed-unused", call, seen, "another order")
+
+
+def _judge_random(ask: Ask) -> None:
+    """Global random numbers go on as if nothing had been called."""
+    def watched(*args: Any) -> bool:
+        before = torch.get_rng_state()
+        ask.answer(*args)
+        return torch.equal(before, torch.get_rng_state())
+
+    ask.call = "`shard(24, 0, 2, 3, 0)`"
+    if not ask.run(watched, 24, 0, 2, 3, 0):
+        raise _mistake("random-disturbed", ask.call, "the global random numbers of PyTorch were moved on or set", "left alone")
+
+
+def _depends_on_random(ask: Ask) -> bool:
+    """Ask twice after different random numbers."""
+    found = []
+    for start in (1, 2):
+        torch.default_generator.manual_seed(start)
+        found.append(ask(24, 0, 2, 0, 0))
+    return found[0] != found[1]
+
+
+def _dealt_in_turn(parts: Parts) -> list[int]:
+    return [index for turn in zip(*parts, strict=True) for index in turn]
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"

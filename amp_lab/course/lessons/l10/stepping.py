@@ -1,0 +1,144 @@
+"""Exercise 10.3: one step of all ranks, with one exchange and one decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from amp_lab.course.judging.ask import Ask
+from amp_lab.course.judging.exercise import NotHere, checker
+from amp_lab.course.judging.expect import Mistake
+from amp_lab.course.judging.guard import Contained
+from amp_lab.course.judging.launched import Report, available
+from amp_lab.course.lessons.l10.steps import SCENES, Faults, Other, Scene, State, Step, expected, play
+
+NOT_HERE = "Processes cannot be started in this way on Windows. In WSL they can."
+_RTOL = 0.02  # FP16 rounds, and right steps round in different places
+# The first that leads to the same numbers is told.
+_MISCONCEPTIONS = (
+    ("never-clears", lambda scene: Faults(clears=False)),
+    ("not-divided", lambda scene: Faults(divisor=1)),
+    ("divides-by-ranks", lambda scene: Faults(divisor=2 * scene.count)),
+    ("last-only", lambda scene: Faults(first=scene.count - 1)),
+    ("last-only", lambda scene: Faults(first=scene.count - 1, divisor=1)),
+    ("passes-by", lambda scene: Faults(unscales=False)),
+)
+UNSCALED = ("Attempted unscale_ but _scale is None", "Attempted step but _scale is None", "Attempted update but _scale is None")
+_ERRORS = dict.fromkeys(UNSCALED, "unscaled") | {
+    "unscale_() has already been called": "unscales-twice",
+    "unscale_() is being called after step()": "unscales-twice",
+    "step() has already been called since the last update()": "unscales-twice",
+    "No inf checks were recorded": "no-checks",
+}
+
+
+@checker("10.3")
+def ddp_step(ask: Ask) -> None:
+    """Make the steps of all scenes on two ranks, then look at them one by one."""
+    if not available():
+        raise NotHere(NOT_HERE)
+    ask.call = SCENES[0].call(0)
+    try:
+        reports = ask.on_ranks(play, ask.answer, filename=_file_of(ask.answer))
+    except Contained as contained:
+        for words, diagnosis in _ERRORS.items():
+            if words in contained.message:
+                raise Mistake(diagnosis, call="`ddp_step`", got=f"`{contained.message}`") from None
+        raise
+    rows = [report.seen.get("steps", []) for report in reports]
+    for index, scene in enumerate(SCENES):
+        for number in range(len(scene.plan)):
+            ask.call = scene.call(number)
+            steps = [row[index][number] for row in rows if len(row) > index and len(row[index]) > number]
+            if len(steps) < len(rows):
+                _tell_of_the_end(ask.call, reports)
+            _judge(ask.call, scene, number, steps)
+
+
+def _file_of(answer: object) -> str:
+    code = getattr(answer, "__code__", None)
+    return "" if code is None else code.co_filename
+
+
+def _tell_of_the_end(call: str, reports: Sequence[Report]) -> None:
+    """Raise `Mistake`: a rank has not come back from this step."""
+    seen = " and ".join(report.words for report in reports)
+    raise Mistake("died" if any(each.ended == "died" for each in reports) else "waits", call=call, got=seen)
+
+
+def _judge(call: str, scene: Scene, number: int, steps: Sequence[Step]) -> None:
+    """Raise `Mistake` unless a step was right on all ranks."""
+    first, second = steps
+    right, scale = expected(scene)[number]
+    _judge_exchanges(call, scene, steps)
+    for step in steps:
+        if step.regions and set(step.regions) != {torch.float16}:
+            off = next(each for each in step.regions if each != torch.float16)
+            seen = "a forward pass ran without autocast" if off is None else f"a forward pass ran in `{off}`"
+            raise Mistake("no-autocast", call=call, got=seen, want="`torch.float16`")
+    place = _differs(first.weights, second.weights, 0.0, right)
+    if place:
+        name, one, other = place
+        shown = {"got": f"`{name}` is {one} on rank 0 and {other} on rank 1", "want": "the same on all ranks"}
+        raise Mistake("no-exchange" if not first.exchanges else "ranks-differ", call=call, **shown)
+    if first.scale != second.scale:
+        seen = f"the scale is {first.scale:g} on rank 0 and {second.scale:g} on rank 1"
+        raise Mistake("scales-differ", call=call, got=seen, want=f"{scale:g} on all ranks")
+    _judge_weights(call, scene, number, first)
+    if first.scale != scale:
+        fell = not scene.clean(number)
+        seen = f"the scale is {first.scale:g} afterwards"
+        raise Mistake("scale-stays" if fell else "scale-moves", call=call, got=seen, want=f"{scale:g}")
+    for step in steps:
+        _judge_answer(call, step.got, scene.clean(number))
+
+
+def _judge_exchanges(call: str, scene: Scene, steps: Sequence[Step]) -> None:
+    for rank, step in enumerate(steps):
+        if step.barriers:
+            seen = f"rank {rank} entered {step.barriers} barrier{'s' if step.barriers > 1 else ''}"
+            raise Mistake("barriers", call=call, got=seen, want="none")
+        if step.exchanges > 1:
+            seen = f"rank {rank} exchanged its gradients {step.exchanges} times"
+            raise Mistake("many-exchanges", call=call, got=seen, want="once")
+        if step.steps > 1:
+            seen = f"the optimizer of rank {rank} made {step.steps} steps"
+            raise Mistake("many-steps", call=call, got=seen, want="one")
+
+
+def _judge_weights(call: str, scene: Scene, number: int, step: Step) -> None:
+    right = expected(scene)[number][0]
+    place = _differs(step.weights, right, _RTOL, right)
+    if place is None:
+        return
+    name, one, other = place
+    shown = {"got": f"`{name}` is {one} afterwards", "want": other}
+    for diagnosis, faults in _MISCONCEPTIONS:
+        wrong = expected(scene, faults(scene))[number][0]
+        if _differs(step.weights, wrong, _RTOL, wrong) is None:
+            raise Mistake(diagnosis, call=call, **shown)
+    raise Mistake("wrong-weights" if scene.clean(number) else "moved", call=call, **shown)
+
+
+def _judge_answer(call: str, got: bool | Other | None, want: bool) -> None:
+    if got is None:
+        raise Mistake("returned-none", call=call, got=None, want=f"a `bool`, here {want},")
+    if isinstance(got, Other):
+        shown = {"got": got.shown, "kind": got.kind, "want": f"a `bool`, here {want}"}
+        raise Mistake("wrong-type", call=call, **shown, advice="`bool(…)` makes one.")
+    if got is not want:
+        raise Mistake("wrong-answer", call=call, got=got, want=want)
+
+
+def _differs(one: State, other: State, rtol: float, like: State) -> tuple[str, str, str] | None:
+    """Return name and values of the first number that is another, or None; `rtol` is of the largest in its tensor."""
+    for name in like:
+        mine, right = one[name].double(), other[name].double()
+        near = (mine - right).abs() <= rtol * 0.05 * right.abs().max()
+        near |= (mine == right) | (mine.isnan() & right.isnan())
+        if not near.all():
+            index = tuple(int(each) for each in (~near).nonzero()[0])
+            where = f"{name}[{', '.join(map(str, index))}]"
+            return where, f"{float(mine[index]):.7g}", f"{float(right[index]):.7g}"
+    return None

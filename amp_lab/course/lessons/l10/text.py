@@ -1,0 +1,350 @@
+"""The words of lesson 10."""
+
+from amp_lab.course.catalog import Diagnosis, Exercise, Lesson
+
+
+def _seen(words: str, hint: int | None = None) -> Diagnosis:
+    """Make a diagnosis of what was seen of the ranks."""
+    return Diagnosis(f"In {{call}}, {{got}}; it should be {{want}}. {words}", hint)
+
+
+SCRIPT = Exercise(
+    id="10.1",
+    title="Complete the script",
+    minutes=14,
+    function="train",
+    file="scratch/train_ddp.py",
+    hints=(
+        "Around the loop of one process stand four things: a group is opened and closed, the model is wrapped, the samples are dealt out, and one rank "
+        "saves. Inside of it there is nothing new: one scaler for each rank stays equal by itself.",
+        "`init_process_group` reads the rest from torchrun's environment. `DistributedSampler(dataset)` knows rank and size from the group; it goes to "
+        "`DataLoader(…, sampler=…)`, and wants to be told the number of each epoch. The wrapper puts `module.` before all names.",
+        "Group, wrapper, sampler, loader, SGD and scaler, in this order. For each epoch `set_epoch`; for each batch clear, "
+        "`autocast` in FP16 around forward pass and loss, scaled backward pass, step, update, and note `get_scale()`. After the loop the state dict of `model` itself, "
+        "where `dist.get_rank()` is 0; then `destroy_process_group`.",
+    ),
+    diagnoses={
+        "no-train": Diagnosis(
+            "{call} defines {got}, but no function `train`. Run the cell that writes the file as it stood, with its `def train(…)`."
+        ),
+        "fixed-port": _seen(
+            "The second run on this machine finds the port taken. torchrun has found a free one, and tells all ranks.",
+            hint=2,
+        ),
+        "waits": Diagnosis(
+            "{call} does not end: {got}. A rank that enters an exchange waits until all ranks have entered it. "
+            "So all ranks make the same exchanges, in the same order.",
+            hint=1,
+        ),
+        "died": Diagnosis("{call}: {got}, without an error of Python.", hint=1),
+        "never-trains": _seen("Nothing was trained.", hint=1),
+        "same-samples": _seen(
+            "The ranks trained with the same samples: twice the work for one result. A `DistributedSampler` gives each rank its own.",
+            hint=2,
+        ),
+        "samples-left-out": _seen("Each sample belongs to one rank in each epoch, and none to nobody.", hint=2),
+        "same-order": _seen(
+            "A `DistributedSampler` shuffles with its seed and the number of the epoch, which is 0 until `set_epoch` is told another.",
+            hint=2,
+        ),
+        "same-parts": _seen(
+            "Each rank has the same samples in every epoch, in whatever order. Deal them out anew each time.",
+            hint=2,
+        ),
+        "other-batches": _seen("`batch_size` is that of one rank.", hint=2),
+        "no-autocast": _seen(
+            "The forward pass belongs into `torch.autocast(device.type, torch.float16)`; without a dtype, the CPU takes BF16.",
+            hint=1,
+        ),
+        "unscaled": Diagnosis(
+            "{call} failed: {got}. The backward pass begins at `scaler.scale(loss)`.", hint=1
+        ),
+        "no-update": _seen("`scaler.update()` ends each step, and is called by every rank.", hint=1),
+        "ranks-differ": _seen(
+            "Each rank trains a model of its own: no gradient was averaged. Call the wrapped model, not the one inside of it.",
+            hint=1,
+        ),
+        "passes-by": _seen(
+            "`optimizer.step()` was called directly, with gradients that are multiplied by the scale. `scaler.step(optimizer)` divides, and leaves out what overflows.",
+            hint=1,
+        ),
+        "never-clears": _seen("Gradients pile up from step to step: `zero_grad` is missing.", hint=1),
+        "adds-ranks": _seen(
+            "The gradients of the ranks were added. DDP takes their mean, so that the learning rate does not depend on how many there are.",
+            hint=1,
+        ),
+        "wrong-weights": _seen(
+            "The samples were right and the steps are not: look at the learning rate, at the loss and at the order of calls.",
+            hint=1,
+        ),
+        "barriers": _seen(
+            "DDP waits for all ranks in each backward pass by itself. A barrier in the step only costs time.",
+            hint=1,
+        ),
+        "not-saved": _seen("Rank 0 saves the weights at the end.", hint=1),
+        "all-save": _seen(
+            "All ranks write to one file at the same time, and what is left may be whole or not. One rank is enough: all have the same weights.",
+            hint=1,
+        ),
+        "wrapped-names": _seen(
+            "These are the names of the wrapper. A plain model cannot load them: save the state dict of `model`, or of `ddp.module`.",
+            hint=2,
+        ),
+        "not-plain": _seen(
+            "Save what `state_dict()` of the plain model gives, and nothing around it.", hint=2
+        ),
+        "saved-early": _seen("Training went on after the file was written.", hint=1),
+        "group-left": _seen(
+            "Close it with `destroy_process_group`: without it PyTorch warns, and NCCL may hang at the end.",
+            hint=1,
+        ),
+        "wrong-scales": Diagnosis("{call} returned {got}; the scales after the steps were {want}.", hint=2),
+    },
+    why=(
+        "Around the loop of one process stand five lines. The group comes from torchrun's environment, so the same file runs on one machine or on ten. The sampler deals the samples out "
+        "anew in each epoch; DDP averages gradients *before* the scaler looks, so all ranks see the same infinity, skip the same step and have the same scale without a word. "
+        "Rank 0 saves the plain model, which loads without DDP."
+    ),
+)
+
+SHARD = Exercise(
+    id="10.2",
+    title="Shard and reshuffle",
+    minutes=8,
+    function="shard",
+    hints=(
+        "All ranks must see the *same* shuffled order, each for itself, without talking; then each takes its own part of it.",
+        "`torch.Generator().manual_seed(…)` with a number that seed and epoch decide and the rank does not, given to `torch.randperm`. Fill the order up from its "
+        "beginning until `ranks` divides its length.",
+        "`torch.randperm(samples, generator=…).tolist()`; the share is `samples / ranks`, rounded up; append the first few of the order until there are `share * ranks`, "
+        "more than once if there are few samples; then every `ranks`-th, beginning with number `rank`.",
+    ),
+    diagnoses={
+        "uneven": _seen(
+            "The rank with more batches waits for the others for ever in its last step. All get equally many.",
+            hint=2,
+        ),
+        "drops": _seen(
+            "The samples that are over were left out. Deal some twice instead.",
+            hint=2,
+        ),
+        "own-shuffle": _seen(
+            "Each rank shuffles in its own way and takes its part of that: some samples come twice, others not at all. The rank must not decide the order.",
+            hint=1,
+        ),
+        "everything": _seen("Each rank was given all samples. Its part is a fraction of them.", hint=1),
+        "not-all": _seen("In each epoch, every sample is dealt to some rank.", hint=1),
+        "padded-too-much": _seen(
+            "More samples than needed are dealt twice: as many as the last rank lacks are enough.", hint=2
+        ),
+        "never-shuffles": _seen("The order is that of the data, which may be sorted.", hint=2),
+        "same-each-epoch": _seen(
+            "Epoch 1 is dealt as epoch 0 was. The epoch must be part of what the generator is seeded with.",
+            hint=2,
+        ),
+        "parts-stay": _seen(
+            "This rank has the same samples in each epoch, in another order. Shuffle first, then share out.",
+            hint=1,
+        ),
+        "seed-unused": _seen("Another seed must give another order: `seed` was not used.", hint=2),
+        "global-random": _seen(
+            "The order depends on random numbers that were drawn before. Ranks have drawn differently (dropout!), so that their orders do not fit together.",
+            hint=2,
+        ),
+        "random-disturbed": _seen(
+            "Whoever calls this finds the global random numbers at another place. Use a generator of its own.",
+            hint=2,
+        ),
+        "no-such-sample": _seen("These are no indices of samples.", hint=2),
+    },
+    why=(
+        "All ranks compute the same order from seed and epoch alone, so nobody has to send it, and a restarted rank finds its place again. Each takes every `ranks`-th. Equally many for all, because a rank "
+        "with one batch more waits for ever in its last all-reduce. `DistributedSampler` does just this."
+    ),
+)
+
+STEP = Exercise(
+    id="10.3",
+    title="One exchange, one decision",
+    minutes=8,
+    function="ddp_step",
+    hints=(
+        "Exchange only with the last micro-batch; and decide nothing on one rank alone. Whatever is infinite on one rank is infinite on all, once gradients are averaged.",
+        "`ddp.no_sync()` is noticed in the *forward* pass: both passes stand inside of it, for all micro-batches but the last. The scaler needs no help: it looks "
+        "at gradients that are averaged already.",
+        "Clear once. For each micro-batch: `contextlib.nullcontext()` if it is the last one, otherwise `ddp.no_sync()`; inside, the FP16 region with the loss over the number of "
+        "micro-batches, then the scaled backward pass. Then step and update, once; the weights have moved if the scale has not fallen.",
+    ),
+    diagnoses={
+        "waits": Diagnosis(
+            "{call} does not end: {got}. {other} The decision of one rank takes away an exchange that the other waits for.",
+            hint=1,
+        ),
+        "died": Diagnosis(
+            "{call} ended the processes: {got}. The ranks were in different exchanges, of different sizes.",
+            hint=1,
+        ),
+        "no-exchange": _seen(
+            "All backward passes were inside of `no_sync`: no gradient left its rank, and the replicas drift apart.",
+            hint=2,
+        ),
+        "many-exchanges": _seen(
+            "Each micro-batch paid for an exchange. Whether DDP exchanges is decided in the forward pass: put that, too, into `no_sync`.",
+            hint=2,
+        ),
+        "barriers": _seen(
+            "The all-reduce waits for all ranks by itself. A barrier only adds a wait.", hint=1
+        ),
+        "unscaled": Diagnosis("{call} failed: {got}. Every backward pass begins at `scaler.scale(…)`.", hint=2),
+        "unscales-twice": Diagnosis(
+            "{call} failed: {got}. `unscale_` comes once in a step, after the last backward pass; `scaler.step` does it by itself.",
+            hint=1,
+        ),
+        "ranks-differ": _seen(
+            "From here on, each rank trains a model of its own. Whether a step is made must come out the same on all ranks.",
+            hint=1,
+        ),
+        "scales-differ": _seen(
+            "One rank's scaler has seen something that the other's has not.", hint=1
+        ),
+        "moved": _seen(
+            "The gradients of this step are not finite on any rank, once they are averaged: the weights must stay.",
+            hint=1,
+        ),
+        "no-checks": Diagnosis(
+            "{call} failed: {got}. `update` comes once, after `scaler.step`, which looks for infinities.", hint=1
+        ),
+        "many-steps": _seen("A step is made once, when all micro-batches are through.", hint=1),
+        "scale-moves": _seen("Nothing has overflowed, so the scale stays.", hint=1),
+        "scale-stays": _seen(
+            "A step with gradients that are not finite lowers the scale: `scaler.update()` has to come, on every rank, in every step.",
+            hint=1,
+        ),
+        "not-divided": _seen(
+            "The losses of the micro-batches were added. The mean is asked for: divide each by their number.",
+            hint=2,
+        ),
+        "divides-by-ranks": _seen(
+            "The loss was divided by the number of ranks as well. DDP's all-reduce gives the mean already.",
+            hint=2,
+        ),
+        "last-only": _seen("Only the last micro-batch took part in the step.", hint=1),
+        "never-clears": _seen("What `.grad` held before is part of this step.", hint=1),
+        "passes-by": _seen(
+            "`optimizer.step()` was called directly, with gradients that are multiplied by the scale.", hint=1
+        ),
+        "no-autocast": _seen("Each forward pass belongs into an FP16 region.", hint=2),
+        "wrong-weights": _seen("No known mistake leads to these numbers. Go through your lines in their order.", hint=1),
+        "wrong-answer": Diagnosis("{call} returned {got}; right is {want}.", hint=2),
+    },
+    why=(
+        "Only the last micro-batch exchanges, forward pass included, so a step costs one all-reduce however many there are. An infinity or a NaN of one rank is in the average, so that it reaches all "
+        "ranks: each scaler finds it, skips and lowers its scale, and no rank has asked another. Whoever decides on their own loss instead leaves the others waiting."
+    ),
+)
+
+PAYLOAD = Exercise(
+    id="10.4",
+    title="The payload of a step",
+    minutes=6,
+    function="payload_bytes",
+    hints=(
+        "What is sent are gradients: which tensors have one, and what is its dtype?",
+        "A gradient has the dtype of its parameter. Autocast casts inside of operators, and DDP does not see that; only a communication hook sends something else. Buffers and frozen "
+        "parameters have no gradient.",
+        "Over all `model.parameters()` that require gradients: `numel()` times the `itemsize` of `compression`, or of the parameter's own dtype where that is None.",
+    ),
+    diagnoses={
+        "autocast-halves": _seen(
+            "Autocast casts inside of operators: weights and their gradients stay FP32, and so does what is sent.",
+            hint=2,
+        ),
+        "hook-ignored": _seen(
+            "The communication hook casts the gradients before they are sent: their size is that of `compression`.",
+            hint=2,
+        ),
+        "counts-frozen": _seen("A frozen parameter has no gradient, so there is nothing to send.", hint=1),
+        "counts-buffers": _seen(
+            "Buffers have no gradients. (DDP broadcasts them, with another call.)", hint=2
+        ),
+        "times-ranks": _seen(
+            "This is what all ranks together hand in. Asked is for one of them.", hint=1
+        ),
+        "per-rank": _seen("Each rank hands in all of its gradients, not a part of them.", hint=1),
+        "counts-twice": _seen(
+            "A parameter that two layers share has one gradient. `model.parameters()` names it once.", hint=1
+        ),
+        "all-fp32": _seen("A gradient has the dtype of its parameter, and these are not all FP32.", hint=2),
+        "counts-numbers": _seen("This is how many numbers there are. Asked is for bytes.", hint=2),
+    },
+    why=(
+        "DDP sends what `.grad` will hold, in the dtype of the parameter: FP32 under autocast, too. What halves the bytes is a communication hook that casts the buckets, or "
+        "parameters that are 16 bits wide. How many ranks there are changes how an all-reduce travels, not what one rank hands in."
+    ),
+)
+
+
+def _program(words: str) -> Diagnosis:
+    return Diagnosis(f"{{call}} {{got}}. {words}", hint=1)
+
+
+DEADLOCKS = Exercise(
+    id="10.5",
+    title="Find the deadlocks",
+    minutes=8,
+    function="hanging_programs",
+    hints=(
+        "Write one line for each rank: its exchanges in their order. A backward pass of `ddp` is one, unless it is inside of `no_sync`; `barrier` and `all_reduce` are others. Where the "
+        "lines are of one length, nobody waits.",
+        "What a rank decides by data of its own (`continue`, `break`, `except`, the length of its list) may take an exchange away. What all ranks decide alike, or what takes none away, may not.",
+        "Five of the ten programs hang. In each of them one rank makes fewer exchanges than the other: a barrier, or the backward passes of one or of many batches.",
+    ),
+    diagnoses={
+        "no-such-program": Diagnosis(
+            "{call} returned a set with {got} in it, which is not the letter of a program on this page."
+        ),
+        "program-A": _program(
+            "Only rank 0 enters the barrier. It is one step to the right of where it belongs, and is not needed at all at this place."
+        ),
+        "program-B": _program(
+            "Rank 0 makes five exchanges, rank 1 four. In the last step, rank 0 waits: samplers give all ranks equally many for this reason."
+        ),
+        "program-C": _program(
+            "Each rank makes one backward pass for each batch, overflow or not. The infinity is in the average, and both scalers skip."
+        ),
+        "program-D": _program(
+            "Rank 1 leaves out one backward pass. Rank 0's exchange is answered by that of the next batch, and its last one by nobody."
+        ),
+        "program-E": _program(
+            "The micro-batches inside of `no_sync` exchange nothing. Each rank has one exchange, with its last one. (The mean is another matter.)"
+        ),
+        "program-F": _program(
+            "`ddp.module` is the plain model: without the wrapper and without a backward pass, nothing is exchanged."
+        ),
+        "program-G": _program(
+            "Rank 0 leaves the loop, rank 1 makes one more step, and waits in it. To stop is a decision for all ranks."
+        ),
+        "program-H": _program(
+            "All ranks look at the same total, and so they leave in the same step."
+        ),
+        "program-I": _program(
+            "The error is caught, and with it went the exchange of this batch: from here on the ranks are out of step."
+        ),
+        "program-J": _program(
+            "Rank 0 is late, and rank 1 waits for it in each step; but it does come. Slow is no deadlock."
+        ),
+    },
+    why=(
+        "A deadlock is a matter of counting: each rank's exchanges, in their order, must be the same. Data of one rank may change numbers, never the sequence. So a decision is either made by all, from a number that "
+        "was exchanged, or it is left to what is averaged already, as the scaler's is."
+    ),
+)
+
+LESSON = Lesson(
+    slug="10_ddp_amp",
+    title="DDP with AMP",
+    minutes=75,
+    difficulty="hard",
+    needs="lessons 05, 06 and 09",
+    exercises=(SCRIPT, SHARD, STEP, PAYLOAD, DEADLOCKS),
+)

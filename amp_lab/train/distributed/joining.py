@@ -1,0 +1,187 @@
+"""Open the process group of a run, and close it, however the run ends.
+
+with joined() as group:
+    model = DistributedDataParallel(network.to(group.device))
+    trainer = Trainer(model, ...)
+    with group.following(trainer):
+        trainer.fit(...)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
+
+from amp_lab.train.distributed import meeting, roll_call
+from amp_lab.train.distributed.errors import LaunchError, is_quiet, quiet
+from amp_lab.train.distributed.failures import RankFailed, is_about_others
+from amp_lab.train.distributed.launching import Launch, speaks_for_its_machine
+from amp_lab.train.distributed.pulse import Pulse
+from amp_lab.train.distributed.stopping import Stopping
+
+
+@dataclass
+class Group:
+    """The processes of a run, as one of them sees them.
+
+    Attributes:
+        rank, size: which process this is, from 0, of how many; alone, 0 of 1.
+        local_rank: which one on this machine: its GPU.
+        device: where it computes.
+        backend: "nccl" or "gloo", which moves tensors between the processes.
+        store: small values that all of them can read and write; None for a process alone.
+        timeout: how long one of them waits for another, in seconds.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    device: torch.device
+    backend: str
+    timeout: float
+    store: Any = None
+    pulse: Pulse = field(default_factory=Pulse)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that speaks and saves."""
+        return self.rank == 0
+
+    def check_alike(self, **facts: object) -> None:
+        """Compare what the ranks have, such as `options={...}, data=fingerprint(...)`; every rank calls it.
+
+        Raises:
+            LaunchError: on all ranks, if one has something else than rank 0; rank 0 says which and what.
+        """
+        if self.store is not None:
+            roll_call.check_alike(self.store, self.rank, self.size, facts, self.timeout)
+
+    def following(self, trainer: Any) -> contextlib.AbstractContextManager[Stopping]:
+        """Tell the others how far a Trainer is, and let Ctrl+C and SIGTERM stop it after a step."""
+        self.pulse.follow(trainer)
+        return Stopping(trainer.stop, self.pulse)
+
+
+@contextlib.contextmanager
+def joined(
+    timeout: float = 600.0, *, device: str = "auto", join_timeout: float | None = None
+) -> Iterator[Group]:
+    """Open the group that the environment describes (torchrun's, `spawn`'s); alone, a group of one.
+
+    Args:
+        timeout: how long a rank waits for another in a collective, in seconds.
+        device: "cuda" with NCCL, "cpu" with gloo; "auto": CUDA where there is one.
+        join_timeout: how long to wait until all are there; None: as `timeout`.
+
+    Raises:
+        LaunchError: for a wrong launch, on the rank that knows; on the others it is marked as told.
+        RankFailed: in place of "Connection closed by peer" and the like: which rank is missing, and where it was last.
+    """
+    launch = Launch.read()
+    group = _opened(launch, timeout, device, timeout if join_timeout is None else join_timeout)
+    try:
+        with group.pulse:
+            try:
+                yield group
+            except BaseException as error:
+                if isinstance(error, RankFailed) or is_about_others(error):
+                    raise _missing(group, error) from error
+                group.pulse.last_words(error)
+                if not is_quiet(error) and not group.pulse.says_first(error):
+                    quiet(error)
+                raise
+            group.pulse.last_words(None)
+    except BaseException:
+        _abort()
+        raise
+    dist.destroy_process_group()
+
+
+def _missing(group: Group, error: BaseException) -> RankFailed:
+    """Return an error that names the rank that is missing, if that can be known."""
+    said = group.pulse.blame()
+    group.pulse.left()
+    return RankFailed(f"rank {group.rank}: {said}" if said else str(error))
+
+
+def _opened(launch: Launch | None, timeout: float, device: str, join_timeout: float) -> Group:
+    place = _device(device, launch)
+    backend = _backend(place)
+    wait = timedelta(seconds=timeout)
+    if launch is None:
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=wait)
+        return Group(0, 1, 0, place, backend, timeout)
+    end = time.monotonic() + join_timeout
+    store = meeting.opened(launch, join_timeout)
+    left = max(1.0, end - time.monotonic())
+    part = roll_call.called(store, launch.rank, launch.size, left)
+    store = PrefixStore(part, store)
+    roll_call.check_alike(store, launch.rank, launch.size, roll_call.versions(), left)
+    # A client of its own: one that waits for a value keeps everybody waiting who shares it.
+    own = PrefixStore(part, meeting.client(launch, 10.0))
+    pulse = Pulse(own, launch.rank, launch.size, timeout)
+    if backend == "nccl":
+        pulse.speak_early()
+    dist.init_process_group(
+        backend,
+        store=PrefixStore("group", store),
+        rank=launch.rank,
+        world_size=launch.size,
+        timeout=wait,
+    )
+    return Group(launch.rank, launch.size, launch.local_rank, place, backend, timeout, store, pulse)
+
+
+def _device(device: str, launch: Launch | None) -> torch.device:
+    """Return the GPU of this process, or the CPU."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise LaunchError(f'device={device!r}: it is "cuda", "cpu" or "auto"')
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cpu" or (device == "auto" and gpus == 0):
+        return torch.device("cpu")
+    local_rank, local_size = (launch.local_rank, launch.local_size) if launch else (0, 1)
+    if local_size > gpus:
+        raise _here(
+            f"{local_size} processes on {socket.gethostname()}, which has {gpus} GPUs: each needs one of its own. "
+            f'Start {gpus or "none"} there (--nproc-per-node), or compute on the CPU (device="cpu", --device cpu)'
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def _backend(device: torch.device) -> str:
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    built = dist.is_available() and getattr(dist, f"is_{backend}_available")()
+    if not built:
+        other = ', or compute on the CPU (device="cpu", --device cpu)' if backend == "nccl" else ""
+        raise _here(
+            f"this PyTorch ({torch.__version__}) was built without {backend}, which ranks on {device.type} need: "
+            f"install one from pytorch.org that has it{other}"
+        )
+    return backend
+
+
+def _here(message: str) -> LaunchError:
+    """Return an error that all processes of a machine have, and one tells."""
+    error = LaunchError(message)
+    if not speaks_for_its_machine():
+        quiet(error)
+    return error
+
+
+def _abort() -> None:
+    """Close a group that others have left: a collective of NCCL that is under way would never end."""
+    if not dist.is_initialized():
+        return
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", dist.destroy_process_group)
+    with contextlib.suppress(RuntimeError):
+        (abort if dist.get_backend() == "nccl" else dist.destroy_process_group)()

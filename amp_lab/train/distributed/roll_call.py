@@ -1,0 +1,174 @@
+"""The roll call before a group opens: who has come, and whether all have brought the same."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+import amp_lab
+from amp_lab.train.distributed.errors import LaunchError, quiet
+
+_POLL: Final = 0.02  # seconds from one look to the next
+_LINGER: Final = 2.0  # seconds that rank 0 stays, so that the others can read what it has said
+
+
+def called(store: Store, rank: int, size: int, timeout: float) -> str:
+    """Wait until all ranks are there; return a prefix of keys in the store that belongs to this group alone.
+
+    torchrun's store outlives a restart, with all that dead processes have left in it. So each process comes with a
+    number of its own, and rank 0 opens a new part for those that answer now.
+
+    Raises:
+        LaunchError: on all that are there, if some have not come in so many seconds; rank 0 tells which.
+    """
+    if rank:
+        token = uuid.uuid4().hex
+        store.set(f"here/{rank}", token)
+        part = _answer(store, f"part/{token}", timeout, rank)
+        store.set(f"{part}/{rank}", token)
+        # Rank 0 has its say first: if somebody is missing, it knows who.
+        _heed(store, f"{part}/come", rank, size, timeout + _LINGER)
+        return part
+    part, missing, end = f"part-{store.add('parts', 1)}", set(range(1, size)), time.monotonic() + timeout
+    while missing and time.monotonic() < end:
+        missing = {each for each in missing if not store.check([f"{part}/{each}"])}
+        for each in missing:
+            if store.check([f"here/{each}"]):
+                store.set(f"part/{store.get(f'here/{each}').decode()}", part)
+        time.sleep(_POLL if missing else 0)
+    store.set(f"{part}/come", _absent(missing, size, timeout) if missing else "")
+    _heed(store, f"{part}/come", rank, size - len(missing), timeout)
+    return part
+
+
+def check_alike(store: Store, rank: int, size: int, facts: Mapping[str, object], timeout: float) -> None:
+    """Compare what ranks have, by what it is called; values are compared as JSON, those of a dict one by one.
+
+    Raises:
+        LaunchError: on all ranks, in the same words, if one has something else than rank 0; rank 0 says them.
+    """
+    mine = {name: json.dumps(value, default=str, sort_keys=True) for name, value in _flat(facts)}
+    turn = f"alike-{'-'.join(facts)}"
+    store.set(f"{turn}/{rank}", json.dumps([_who(rank), mine]))
+    if rank == 0:
+        keys = [f"{turn}/{each}" for each in range(size)]
+        with contextlib.suppress(RuntimeError):
+            store.wait(keys, timedelta(seconds=timeout))
+        missing = [each for each, key in enumerate(keys) if not store.check([key])]
+        told = [] if missing else [json.loads(store.get(each)) for each in keys]
+        store.set(f"{turn}/said", _absent(missing, size, timeout) if missing else _difference(told))
+    _heed(store, f"{turn}/said", rank, size, timeout + _LINGER)
+
+
+def versions() -> dict[str, str]:
+    """Return what code this process runs."""
+    return {
+        "Python": platform.python_version(),
+        "torch": torch.__version__,
+        "amp_lab": amp_lab.__version__,
+    }
+
+
+def fingerprint(*datasets: Any, samples: int = 64) -> str:
+    """Return the length and a checksum of each data set, over so many samples from all parts of it."""
+    told = []
+    for data in datasets:
+        size, total = len(data), hashlib.sha256()
+        for index in sorted({size * each // samples for each in range(samples)} if size else ()):
+            for part in _leaves(data[index]):
+                total.update(part)
+        told.append(f"{size} samples, checksum {total.hexdigest()[:12]}")
+    return "; ".join(told)
+
+
+def _leaves(sample: Any) -> Iterator[bytes]:
+    """Yield the parts of a sample as bytes."""
+    if isinstance(sample, torch.Tensor):
+        yield f"{sample.dtype} {tuple(sample.shape)}".encode()
+        yield sample.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    elif isinstance(sample, Mapping):
+        for name, part in sample.items():
+            yield repr(name).encode()
+            yield from _leaves(part)
+    elif isinstance(sample, list | tuple):
+        for part in sample:
+            yield from _leaves(part)
+    else:
+        yield repr(sample).encode()
+
+
+def _flat(facts: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{each}", one) for each, one in value.items())
+        else:
+            yield name, value
+
+
+def _heed(store: Store, key: str, rank: int, present: int, timeout: float) -> None:
+    """Raise what rank 0 has written there, if anything; it waits a moment, so that the others can read it."""
+    said = _answer(store, key, timeout, rank)
+    if not said:
+        return
+    error = LaunchError(said)
+    if rank:
+        quiet(error)
+        store.add(f"{key}/read", 1)
+    else:
+        end = time.monotonic() + _LINGER
+        while store.add(f"{key}/read", 0) < present - 1 and time.monotonic() < end:
+            time.sleep(_POLL)
+    raise error
+
+
+def _answer(store: Store, key: str, timeout: float, rank: int) -> str:
+    try:
+        store.wait([key], timedelta(seconds=timeout))
+        return str(store.get(key).decode())
+    except RuntimeError as error:  # no answer in time, or nobody who could answer
+        raise LaunchError(
+            f"rank {rank}: rank 0 has not come, or has ended: look into its output. ({_line(error)})"
+        ) from None
+
+
+def _difference(told: list[Any]) -> str:
+    (first, expected), *others = told
+    lines = [
+        f"{who} has {name} {facts.get(name)}, {first} has {value}"
+        for who, facts in others
+        for name, value in expected.items()
+        if facts.get(name) != value
+    ]
+    more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
+    same = "All ranks need the same code, options and data: start them from the same files."
+    return f"{'; '.join(lines[:3])}{more}. {same}" if lines else ""
+
+
+def _who(rank: int) -> str:
+    return f"rank {rank} ({socket.gethostname()}, pid {os.getpid()})"
+
+
+def _absent(missing: Iterable[int], size: int, timeout: float) -> str:
+    numbers = sorted(missing)
+    shown = ", ".join(map(str, numbers[:8])) + (" …" if len(numbers) > 8 else "")
+    ranks, have = ("rank", "has") if len(numbers) == 1 else ("ranks", "have")
+    return (
+        f"after {timeout:.0f} s, {ranks} {shown} of {size} {have} not come. Each machine must start its own processes, "
+        "with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE: look into the output of those that are missing"
+    )
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

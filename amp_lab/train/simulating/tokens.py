@@ -1,0 +1,176 @@
+"""What a rank does, one token for each call in a training loop. Times are in milliseconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from amp_lab.train.arguments import is_whole, kind_of
+
+
+class Token:
+    """One call of a training loop."""
+
+    def __post_init__(self) -> None:
+        ms = getattr(self, "ms", 0.0)
+        if not _is_number(ms) or not 0 <= ms < math.inf:
+            raise ValueError(f"{type(self).__name__}(ms={ms!r}): give a time in milliseconds, 0 or more")
+
+
+@dataclass(frozen=True)
+class Load(Token):
+    """Fetch a batch. A rank that takes long here is a straggler."""
+
+    ms: float = 1.0
+
+
+@dataclass(frozen=True)
+class Forward(Token):
+    """Run the model on a micro-batch; the program gets `loss`, a number of this rank alone."""
+
+    ms: float = 5.0
+    loss: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _number(self, "loss", self.loss)
+
+
+@dataclass(frozen=True)
+class Backward(Token):
+    """Add to the gradients, bucket after bucket from the last layer on; each full bucket is all-reduced at once.
+
+    `gradients`: what this rank's micro-batch gives, before loss scaling: one number for all buckets, or one for each.
+    """
+
+    ms: float = 10.0
+    gradients: float | Sequence[float] = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        several = isinstance(self.gradients, Sequence) and not isinstance(self.gradients, str)
+        for each in self.gradients if several else [self.gradients]:  # type: ignore[union-attr]
+            _number(self, "gradients", each)
+
+
+class NoSync(Token):
+    """Do these tokens inside `with model.no_sync():`."""
+
+    def __init__(self, *tokens: Token) -> None:
+        for token in tokens:
+            if not isinstance(token, Token):
+                raise TypeError(
+                    f"NoSync takes tokens, as in NoSync(Forward(), Backward()), not {kind_of(token)}"
+                )
+        self.tokens = tokens
+
+    def __repr__(self) -> str:
+        return f"NoSync({', '.join(map(repr, self.tokens))})"
+
+
+@dataclass(frozen=True)
+class SetGradient(Token):
+    """Write into a gradient of this rank alone, after the averaging: a hook of one's own, or a fault of memory."""
+
+    value: float
+    bucket: int = 0
+
+    def __post_init__(self) -> None:
+        _number(self, "value", self.value)
+
+
+@dataclass(frozen=True)
+class Unscale(Token):
+    """`scaler.unscale_(optimizer)`; the program gets found_inf, a bool of this rank alone."""
+
+    ms: float = 0.5
+
+
+@dataclass(frozen=True)
+class Clip(Token):
+    """`clip_grad_norm_`; the program gets the norm before."""
+
+    max_norm: float = 1.0
+    ms: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _is_number(self.max_norm) or not self.max_norm > 0:
+            raise ValueError(f"Clip(max_norm={self.max_norm!r}): give a norm above 0")
+
+
+@dataclass(frozen=True)
+class Step(Token):
+    """`scaler.step(optimizer)`, then `optimizer.zero_grad()`; the program gets whether the weights have moved."""
+
+    ms: float = 1.0
+
+
+@dataclass(frozen=True)
+class Skip(Token):
+    """Leave this step out by the program's own decision (`continue`): its gradients are thrown away."""
+
+    ms: float = 1.0
+
+
+@dataclass(frozen=True)
+class Update(Token):
+    """`scaler.update()`; the program gets the new loss scale of this rank."""
+
+    ms: float = 0.5
+
+
+@dataclass(frozen=True)
+class AllReduce(Token):
+    """`dist.all_reduce` of one number, and wait for it; the program gets the sum over all ranks."""
+
+    value: float = 0.0
+    what: str = "a number"
+
+    def __post_init__(self) -> None:
+        _number(self, "value", self.value)
+
+
+@dataclass(frozen=True)
+class Broadcast(Token):
+    """`dist.broadcast` of one number, and wait for it; the program gets that of rank `source`."""
+
+    value: float = 0.0
+    source: int = 0
+    what: str = "a number"
+
+    def __post_init__(self) -> None:
+        _number(self, "value", self.value)
+        if not is_whole(self.source) or self.source < 0:
+            raise ValueError(f"Broadcast(source={self.source!r}): give the number of a rank, 0 or more")
+
+
+@dataclass(frozen=True)
+class Barrier(Token):
+    """`dist.barrier()`: wait until all ranks are here."""
+
+
+@dataclass(frozen=True)
+class Evaluate(Token):
+    """Run the model on dev batches, without gradients. Nothing in it talks to other ranks."""
+
+    ms: float = 5.0
+
+
+@dataclass(frozen=True)
+class Save(Token):
+    """Write a checkpoint. Nothing in it talks to other ranks."""
+
+    ms: float = 5.0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _number(token: Token, name: str, value: Any) -> None:
+    if not _is_number(value):
+        raise TypeError(f"{type(token).__name__}({name}={value!r}): give a number, such as 1.0 or math.inf")

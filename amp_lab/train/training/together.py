@@ -1,0 +1,157 @@
+"""What the ranks of a run tell each other: one message of four numbers in each step, and more where it begins and ends.
+
+A step has no other meeting than this one and DDP's own. Nobody may find out alone that a loss is NaN, or that somebody
+wants to stop, and act on it: the others would wait for him in the next all-reduce.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from amp_lab.train.distributed.failures import RanksDiffer
+from amp_lab.train.distributed.ranks import Ranks
+from amp_lab.train.saving.positions import Batches, length
+
+if TYPE_CHECKING:
+    from amp_lab.train.trainer import Trainer
+
+
+class Together:
+    """How the ranks of a Trainer keep together. Alone, there is nothing to keep.
+
+    Attributes:
+        stopping: whether all ranks know that the run ends after this step.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self.stopping = False
+        self._whole: int | None = None
+
+    def begin(self) -> None:
+        """Begin a run: the windows of its loaders may be larger or smaller than those before."""
+        self.stopping, self._whole = False, None
+        self._ranks.begin()
+
+    def whole(self, samples: int) -> int:
+        """Return how many samples a window has on one rank, the same number on all: what shares are shares of.
+
+        DDP takes the mean over ranks as if all windows were alike; nearly all are. Where they are not, `mean` puts it
+        right. The ranks agree on the number in the first step of a run.
+        """
+        if self._ranks.size == 1:
+            return samples
+        if self._whole is None:
+            self._whole = int(max(row[0] for row in self._ranks.rows([samples])))
+        return self._whole
+
+    def mean(self, trainer: Trainer, losses: list[torch.Tensor], sizes: Sequence[int]) -> tuple[float, int]:
+        """Return the mean loss over all samples of this step, and how many they are: on all ranks.
+
+        It waits for the GPU, once, and for the other ranks.
+
+        Raises:
+            RanksDiffer: if the last step has left them with other loss scales.
+        """
+        if self._ranks.size == 1:
+            return _mean(losses, sizes), sum(sizes)
+        values: list[float] = torch.stack(losses).tolist()
+        part = sum(value * size for value, size in zip(values, sizes, strict=True))
+        scale, wants_to_stop = trainer.scaler.get_scale(), trainer.stopped is not None
+        rows = self._ranks.rows([part, sum(sizes), scale, wants_to_stop])
+        parts, samples, scales, stops = zip(*rows, strict=True)
+        _check_scales(scales, trainer.step)
+        self.stopping = any(stops)
+        self._put_right(trainer.parameters, int(sum(samples)))
+        return sum(parts) / sum(samples), int(sum(samples))
+
+    def _put_right(self, parameters: Iterable[torch.Tensor], samples: int) -> None:
+        """Correct gradients whose shares were not shares of all the samples that came."""
+        assert self._whole is not None
+        expected = self._whole * self._ranks.size
+        if samples != expected:
+            for each in parameters:
+                if each.grad is not None:
+                    each.grad.mul_(expected / samples)
+
+    def stop(self, trainer: Trainer, because: str) -> None:
+        """End the run after this step; all ranks have found the same, and call it together."""
+        trainer.stop(because)
+        self.stopping = True
+
+    def stops(self, trainer: Trainer) -> bool:
+        """Tell whether the run ends here. On several ranks, a request of one counts from the next message on."""
+        if self._ranks.size == 1:
+            return trainer.stopped is not None
+        if self.stopping:
+            trainer.stopped = self.first_said(trainer.stopped or "")
+        return self.stopping
+
+    def stops_between_epochs(self, trainer: Trainer) -> bool:
+        """The same, where there is no message to ride on."""
+        if self._ranks.size == 1 or self.stopping:
+            return trainer.stopped is not None
+        self.stopping = self._ranks.any(trainer.stopped is not None)
+        return self.stops(trainer)
+
+    def first_said(self, text: str) -> str:
+        """Return what the first rank says that says something, and which one it is; all ranks ask together."""
+        said = self._ranks.gather(text)
+        if all(each == said[0] for each in said):
+            return said[0]
+        return next(f"rank {rank}: {each}" for rank, each in enumerate(said) if each)
+
+    def windows(self, batches: Batches, size: int) -> Iterator[list[Any]]:
+        """Yield the batches in lists of `size`, the last one as long as it comes; each is read when it is asked for.
+
+        Raises:
+            RanksDiffer: if some ranks have no batch left, and others have.
+            ValueError: if a rank has not as many batches as its loader has said.
+        """
+        source = iter(batches)
+        while window := list(itertools.islice(source, size)):
+            self._check_left(batches, 1)
+            yield window
+        self._check_left(batches, 0)
+
+    def _check_left(self, batches: Batches, some: int) -> None:
+        """Make sure that all ranks are about to make a step, or none. Of loaders with a length, all know that."""
+        said, taken = length(batches), batches.taken
+        if self._ranks.size == 1:
+            return
+        if said is not None and (taken > said or (taken < said and not some)):
+            raise ValueError(
+                f"train_loader has said that it has {said:,} batches, and gave {'more' if some else f'{taken:,}'}: the "
+                "other ranks rely on that number; let its len() be right, or leave it out"
+            )
+        rows = self._ranks.rows([some, taken]) if said is None else []
+        done = {rank: int(number) for rank, (one, number) in enumerate(rows) if not one}
+        if 0 < len(done) < len(rows):
+            rank, number = next(iter(done.items()))
+            raise RanksDiffer(
+                f"rank {rank} has no more batches after {number:,} of this epoch, and others have: give each rank "
+                "the same number of batches (where samples come one after another, itertools.islice ends each part at "
+                "the same number)"
+            )
+
+
+def _check_scales(scales: Sequence[float], step: int) -> None:
+    if any(scale != scales[0] for scale in scales):
+        listed = ", ".join(f"{scale:g} on rank {rank}" for rank, scale in enumerate(scales))
+        raise RanksDiffer(
+            f"the loss scale is {listed} at step {step:,}: in the step before, some ranks have skipped and others have "
+            "not, and their weights differ. DDP averages gradients, so all scalers see the same; what changes "
+            "gradients after that, on one rank only, parts them: a hook of yours, or loss_fn's own weights. Do it "
+            "on all ranks alike, and go back to a checkpoint from before"
+        )
+
+
+def _mean(losses: list[torch.Tensor], sizes: Sequence[int]) -> float:
+    if len(losses) == 1:
+        return losses[0].item()
+    values: list[float] = torch.stack(losses).tolist()
+    return sum(value * size for value, size in zip(values, sizes, strict=True)) / sum(sizes)

@@ -1,0 +1,172 @@
+"""What the page of lesson 10 says beyond what its cells show."""
+
+import math
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import constants
+from torch.nn.parallel import DistributedDataParallel
+
+from amp_lab.course.lessons.l09.reviewed import LAUNCH
+from amp_lab.course.lessons.l10.text import LESSON
+from amp_lab.train.data import digits
+from amp_lab.train.ddp_simulator import Backward, Barrier, Forward, Load, SetGradient, Step, Update, simulate
+from amp_lab.train.distributed.workers import run_ranks
+from amp_lab.train.models import digit_classifier
+
+
+def values(function, ranks=2):
+    outcomes = run_ranks(function, ranks)
+    assert [each.error for each in outcomes] == [""] * ranks
+    return [each.value for each in outcomes]
+
+
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_an_infinity_made_after_the_averaging_drives_real_ranks_apart_and_the_simulated_ones():
+    def late(rank):
+        model = DistributedDataParallel(nn.Linear(4, 1))
+        opt, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+        for step in range(3):
+            opt.zero_grad()
+            scaler.scale(model(torch.ones(2, 4)).mean()).backward()
+            if (rank, step) == (1, 1):
+                model.module.bias.grad[0] = math.inf
+            scaler.step(opt)
+            scaler.update()
+        return scaler.get_scale(), model.module.bias.item()
+
+    def simulated(rank):
+        for step in range(3):
+            yield Forward()
+            yield Backward(gradients=0.1)
+            if (rank, step) == (1, 1):
+                yield SetGradient(math.inf)
+            yield Step()
+            yield Update()
+
+    (scale, bias), (other_scale, other_bias) = values(late)
+    assert (scale, other_scale) == (2.0**16, 2.0**15)
+    assert bias != other_bias
+    assert [each[-1] for each in simulate(simulated, ranks=2).scales] == [scale, other_scale]
+
+
+def test_clipping_leaves_gradients_equal_on_all_ranks():
+    """Same gradients, same norm."""
+
+    def clipped(rank):
+        model = DistributedDataParallel(nn.Linear(4, 4))
+        model(torch.full((2, 4), 1.0 + rank)).square().sum().backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        return norm.item(), model.module.weight.grad
+
+    (norm, gradient), (other_norm, other) = values(clipped)
+    assert norm == other_norm > 0.1
+    assert torch.equal(gradient, other)
+
+
+def test_same_seeds_drop_the_same_units_on_all_ranks_and_different_weights_are_rank_0s():
+    def masks(rank):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)))
+        same = model(torch.ones(1, 64)) == 0
+        torch.manual_seed(rank)
+        return same, model(torch.ones(1, 64)) == 0
+
+    (same, own), (other_same, other_own) = values(masks)
+    assert torch.equal(same, other_same)
+    assert not torch.equal(own, other_own)
+
+
+def test_accumulation_without_no_sync_is_right_and_only_dear(one_thread):
+    """What is averaged early is added up all the same."""
+
+    def gradients(rank):
+        found = []
+        for quiet in (False, True):
+            torch.manual_seed(0)
+            model = DistributedDataParallel(nn.Linear(3, 1))
+            for number in range(4):
+                inputs = torch.full((2, 3), 1.0 + rank + number)
+                with model.no_sync() if quiet and number < 3 else torch.enable_grad():
+                    model(inputs).square().mean().backward()
+            found.append(model.module.weight.grad)
+        return found
+
+    for loud, quiet in values(gradients):
+        assert torch.allclose(loud, quiet, rtol=1e-6)
+
+
+def test_an_infinity_of_an_early_micro_batch_travels_with_the_last():
+    def step(rank):
+        model = DistributedDataParallel(nn.Linear(3, 1))
+        for number in range(4):
+            factor = math.inf if (rank, number) == (1, 1) else 1.0
+            with model.no_sync() if number < 3 else torch.enable_grad():
+                (factor * model(torch.ones(1, 3))).sum().backward()
+        return bool(model.module.weight.grad.isfinite().all())
+
+    assert values(step) == [False, False]
+
+
+def test_the_launch_code_of_lesson_09_has_what_the_table_says_of_it():
+    assert "tcp://localhost:12345" in LAUNCH
+    assert "model = DistributedDataParallel(model" in LAUNCH
+    assert not re.search(r"DataLoader|Sampler\(|set_epoch|destroy_process_group", LAUNCH)
+
+
+def test_numbers_on_the_page():
+    assert sum(each.numel() for each in digit_classifier().parameters()) == 4810
+    assert 4 * 4810 == 19_240
+    assert 2 * 2**16 == 131_072 > torch.finfo(torch.float16).max
+    assert torch.tensor(1e-8).half() == 0
+    assert (10 + 100) / 2 == 55
+    assert pytest.approx(20.4) == 10 + 4 * (0.1 + 25e6 / 10e9 * 1e3)
+    assert simulate([Forward(), Backward(), Step(), Update()], ranks=2).payload == 100e6
+    assert sum(each.minutes for each in LESSON.exercises) < LESSON.minutes
+
+
+def test_the_timeouts_that_the_page_names_are_pytorchs():
+    assert constants.default_pg_timeout.total_seconds() == 30 * 60  # gloo's
+    nccl = constants.default_pg_nccl_timeout
+    assert nccl is None or nccl.total_seconds() == 10 * 60  # a build without NCCL has none
+
+
+def test_a_barrier_adds_nothing_but_its_own_time():
+    def straggler(barrier):
+        def program(rank):
+            yield Load(ms=20 if rank else 1)
+            yield Forward()
+            if barrier:
+                yield Barrier()
+            yield Backward()
+            yield Step()
+            yield Update()
+
+        return simulate(program, ranks=2)
+
+    without, with_one = straggler(False), straggler(True)
+    assert 0 <= with_one.seconds - without.seconds < 1e-3
+
+
+def test_the_scripts_step_count_is_what_the_data_gives():
+    """87 steps on the page: three epochs of 1,797 images in batches of 32 on each of two ranks."""
+    assert 3 * math.ceil(math.ceil(len(digits()[0]) / 2) / 32) == 87
+
+
+def test_spawned_ranks_can_meet_at_a_store_on_a_free_port():
+    """What the page says of mp.spawn: the parent opens the store and hands the number on."""
+    stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(3)]
+    assert len({each.port for each in stores}) == 3
+    guest = dist.TCPStore("127.0.0.1", stores[0].port, is_master=False)
+    stores[0].set("word", "hello")
+    assert guest.get("word") == b"hello"
