@@ -394,7 +394,8 @@ assert len(said.missing_keys) == len(plain) == 4
 #
 # Complete `train`. Each rank calls it, with the same arguments. It
 #
-# - opens the process group ("nccl" if `device.type` is "cuda", else "gloo"), and closes it at the end;
+# - opens the process group ("nccl" if `device.type` is "cuda", else "gloo"), and closes it at the end, when the wrapped model is
+#   no longer there: `del` it first;
 # - deals the samples out anew in each epoch, so that each rank gets batches of its own part, `batch_size` samples each;
 # - trains with SGD (`lr=0.1`) on the mean cross-entropy, under FP16 autocast; gradients are averaged over the ranks, and a
 #   `GradScaler(device.type)` keeps them in FP16's range;
@@ -442,6 +443,7 @@ def train(model, dataset, device, path, epochs=3, batch_size=32):
             scales.append(scaler.get_scale())
     if dist.get_rank() == 0:
         torch.save(model.state_dict(), path)
+    del ddp
     dist.destroy_process_group()
     return scales
     ### END SOLUTION
@@ -506,6 +508,10 @@ assert ended in (0, None)
 # %% [markdown]
 # **What you saw.** Two ranks, each with as many steps and the same scale. On a machine with two GPUs the same file has used them,
 # through NCCL; with fewer it takes the CPU. More ranks are another number on the command line.
+#
+# Why the `del`? The wrapper holds on to the group. If it is freed after `destroy_process_group`, when the function returns, it
+# takes the group along: Python stands still until gloo's threads have ended, and one of those may just be waiting for Python.
+# Many published scripts end so, and on a busy machine hang now and then, behind their last line.
 #
 # The rest of the page is about what happens when it is not that small: data, accumulation, the wire, and ranks that wait.
 
@@ -957,7 +963,7 @@ assert runs[0]["step"] == runs[1]["step"] == 46
 # | no `set_epoch` | the same order in every epoch | call it before each epoch |
 # | `barrier()` in each step | a wait more | nothing: the all-reduce waits |
 # | all ranks save | they write one file at once | rank 0 saves `ddp.module` |
-# | no `destroy_process_group` | warnings at the end, or a hang | call it when all is done |
+# | no `destroy_process_group` | warnings at the end, or a hang | the last call, when `ddp` is gone |
 #
 # **4. On GPUs.** `backend="nccl"`, one GPU for each rank, `torch.cuda.set_device(local_rank)` before anything else. A collective
 # of NCCL is put into the GPU's queue, and Python goes on: so a hang shows later, in the next line that asks for a number, such

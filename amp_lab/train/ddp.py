@@ -61,7 +61,7 @@ class Options:
 
 
 def make_data(options: Options) -> tuple[Subset[Any], Subset[Any]]:
-    """Return what to train on and what to measure with: the same on all ranks, which take their parts themselves."""
+    """Return what to train on and what to measure with: the same on all ranks, which take parts."""
     data: Dataset[Any] = TensorDataset(*digits())
     train, dev = random_split(data, [0.8, 0.2], torch.Generator().manual_seed(0))
     return train, dev
@@ -91,6 +91,7 @@ def train(options: Options) -> int:
         optimizer = torch.optim.AdamW(model.parameters(), options.lr)
         # By epochs: after a restart with another number of ranks, they have another number of steps.
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
+        folder = Checkpoints(options.checkpoints, every=options.every) if options.checkpoints else None
         trainer = Trainer(
             model,
             nn.CrossEntropyLoss(),
@@ -102,16 +103,12 @@ def train(options: Options) -> int:
             accumulate=options.accumulate,
             clip_norm=options.clip_norm,
             metrics={"accuracy": accuracy},
-            checkpoints=Checkpoints(options.checkpoints, every=options.every)
-            if options.checkpoints
-            else None,
+            checkpoints=folder,
             seed=options.seed,  # plus the rank: each has dropout masks of its own
             progress=not options.quiet,
         )
         with group.following(trainer) as stopping:
-            trainer.fit(
-                train_loader, dev_loader, epochs=options.epochs, resume=options.checkpoints is not None
-            )
+            trainer.fit(train_loader, dev_loader, epochs=options.epochs, resume=bool(folder))
         if group.first:
             click.echo(summary(trainer))
         return stopping.exit_code(trainer.stopped) if trainer.stopped else 0

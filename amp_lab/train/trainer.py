@@ -22,7 +22,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amp_lab.train.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
-from amp_lab.train.distributed.ranks import Ranks
+from amp_lab.train.distributed.several import ranks_of
 from amp_lab.train.precision import DTYPES, fp32_products, resolved
 from amp_lab.train.saving.positions import length
 from amp_lab.train.training import calls, checks
@@ -118,7 +118,7 @@ class Trainer:
         checks.check_clipping(clip_norm, self._named_modules())
         checks.check_others(metrics, on_nonfinite, checkpoints, callback)
         self.device = device_for(model, device)
-        self.ranks = Ranks.of(model, self.device)
+        self.ranks = ranks_of(model, self.device)
         self.together = Together(self.ranks)
         checks.check_ranks(self.ranks, loss_fn)
         self.precision = resolved(precision, self.device)

@@ -54,6 +54,10 @@ def watch(
     backward passes, scaling, unscaling, clipping, steps and updates, schedulers, averages, checkpoints. What it keeps
     is bounded. It changes nothing that is computed, and never makes the host wait for a GPU while the loop runs.
 
+    Of several processes that train one model together, each watches its own loop, begun when the process group is
+    there. What they see goes through the group's store, and no collective is added. Each report tells of all of them.
+    Where ranks wait for one that cannot come, the first of those that wait says so on standard error, while they wait.
+
     If the loop raises an exception, that passes through, with the diagnosis as a note below it.
 
     It can also be a decorator: then watching goes on over all calls of the function. Or call `start()` and `stop()`.

@@ -37,8 +37,15 @@ RIGHT = [(bank.exercise_id, name) for bank in BANKS.values() for name in bank.ri
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 
 
-def _from_the_page(exercise: Exercise, code: str) -> Any:
-    """Run an exercise's cells as they stand in `code`, with the page's own imports, and return what was defined."""
+def _from_the_page(exercise: Exercise, code: str, folder: Path) -> Any:
+    """Run an exercise's cells as they stand in `code`, with the page's own imports, and return what was defined.
+
+    If the cell writes a file, write it into `folder`, and return its path.
+    """
+    if exercise.file:
+        path = folder / Path(exercise.file).name
+        path.write_text(code.partition(f"%%writefile {exercise.file}\n")[2], encoding="utf-8")
+        return path
     namespace: dict[str, Any] = {}
     exec(_imports(_page(exercise)), namespace)
     exec(compile(code, f"<{exercise.id}>", "exec"), namespace)
@@ -71,9 +78,8 @@ def _stub(exercise: Exercise) -> str:
     path = _page(exercise)
     answers = source.read(path.read_text(encoding="utf-8"), path).answers[exercise.id]
     cells = "\n\n".join(f"# %%\n{cell.text}" for cell in answers)
-    return source.blank(f'{cells}\n\n# %%\ncheck("{exercise.id}", {exercise.function})\n', path).rpartition(
-        "# %%"
-    )[0]
+    name = f'"{exercise.file}"' if exercise.file else exercise.function
+    return source.blank(f'{cells}\n\n# %%\ncheck("{exercise.id}", {name})\n', path).rpartition("# %%")[0]
 
 
 def test_there_are_exercises() -> None:
@@ -94,14 +100,14 @@ def test_sources_texts_and_banks_tell_of_the_same_exercises() -> None:
 
 
 @each_exercise
-def test_stub_is_not_attempted(exercise: Exercise) -> None:
-    stub = _from_the_page(exercise, _stub(exercise))
+def test_stub_is_not_attempted(exercise: Exercise, tmp_path: Path) -> None:
+    stub = _from_the_page(exercise, _stub(exercise), tmp_path)
     assert type(grade(exercise.id, stub)) is NotAttempted
 
 
 @each_exercise
-def test_solution_is_correct(exercise: Exercise) -> None:
-    verdict = grade(exercise.id, _from_the_page(exercise, _solution(exercise)))
+def test_solution_is_correct(exercise: Exercise, tmp_path: Path) -> None:
+    verdict = grade(exercise.id, _from_the_page(exercise, _solution(exercise), tmp_path))
     assert type(verdict) is Correct, verdict.text
     assert verdict.notes == ()
 
@@ -127,6 +133,13 @@ def test_wrong_answer_gets_its_diagnosis(exercise_id: str, name: str) -> None:
     assert verdict.advice == ("" if hint is None else f'For a hint, run `hint("{exercise_id}", {hint})`.')
 
 
+def _code(answer: Any) -> str:
+    """Return the code of an answer, less the name of a function."""
+    if isinstance(answer, Path):
+        return answer.read_text(encoding="utf-8")
+    return inspect.getsource(answer).partition("\n")[2].partition("\n")[2]
+
+
 @each_exercise
 def test_bank_is_large_enough(exercise: Exercise) -> None:
     bank = BANKS[exercise.id]
@@ -134,10 +147,7 @@ def test_bank_is_large_enough(exercise: Exercise) -> None:
     assert len(bank.right_answers) >= 2
     named = {diagnosis for _, diagnosis in bank.wrong_answers.values()}
     assert exercise.diagnoses.keys() <= named, "a diagnosis that no wrong answer in the bank gets"
-    code = [
-        inspect.getsource(answer).partition("\n")[2].partition("\n")[2]
-        for answer in bank.right_answers.values()
-    ]
+    code = [_code(answer) for answer in bank.right_answers.values()]
     assert len(set(code)) == len(code), "right answers must differ in how they are written"
 
 
@@ -211,8 +221,10 @@ SETTINGS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 @pytest.mark.long
 @pytest.mark.parametrize("setting", SETTINGS)
 @each_exercise
-def test_solution_is_right_whatever_the_page_has_set(exercise: Exercise, setting: str) -> None:
-    solution = _from_the_page(exercise, _solution(exercise))
+def test_solution_is_right_whatever_the_page_has_set(
+    exercise: Exercise, setting: str, tmp_path: Path
+) -> None:
+    solution = _from_the_page(exercise, _solution(exercise), tmp_path)
     with SETTINGS[setting]():
         verdict = grade(exercise.id, solution)
     assert verdict.passed, verdict.text

@@ -1,5 +1,6 @@
 """What the page of lesson 10 says beyond what its cells show."""
 
+import inspect
 import math
 import re
 
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from amp_lab.course.lessons.l09.reviewed import LAUNCH
 from amp_lab.course.lessons.l10.text import LESSON
+from amp_lab.train import ddp
 from amp_lab.train.data import digits
 from amp_lab.train.ddp_simulator import Backward, Barrier, Forward, Load, SetGradient, Step, Update, simulate
 from amp_lab.train.distributed.workers import run_ranks
@@ -170,3 +172,12 @@ def test_spawned_ranks_can_meet_at_a_store_on_a_free_port():
     guest = dist.TCPStore("127.0.0.1", stores[0].port, is_master=False)
     stores[0].set("word", "hello")
     assert guest.get("word") == b"hello"
+
+
+def test_the_code_that_the_page_prints_fits_into_a_notebooks_line():
+    assert max(map(len, inspect.getsource(ddp.train).splitlines())) <= 104
+
+
+def test_the_run_that_is_killed_has_46_steps():
+    samples = math.ceil(round(0.8 * len(digits()[0])) / 2)
+    assert 2 * math.ceil(samples / ddp.Options().batch_size) == 46

@@ -198,3 +198,23 @@ def test_a_loader_whose_length_is_wrong(small):  # noqa: F811
         "ValueError: train_loader has said that it has 12 batches, and gave 9: the other"
     )
     assert first.error.endswith(f"RankFailed: rank 1 has left, so this one ends, too: {second.error}")
+
+
+def test_running_averages_that_a_bad_batch_has_spoilt(small):  # noqa: F811
+    """On rank 1, DDP puts rank 0's in their place: the run can go on. On rank 0, they would spoil all the others."""
+
+    def skip(rank):
+        layers = (nn.BatchNorm1d(8),)
+        good, bad = small.batches(rank, 2), small.batches(rank, 2)
+        bad[2] = (torch.full_like(bad[2][0], torch.nan), bad[2][1])
+        trainer = small(layers=layers, on_nonfinite="skip")
+        trainer.callback = lambda record: trainer.step == 12 and rank == 0 and trainer.stop()
+        trainer.fit(bad if rank == 1 else good)
+        assert trainer.stopped is None
+        with pytest.raises(NonFiniteLoss, match="running_mean' is not finite") as caught:
+            small(layers=(nn.BatchNorm1d(8),), on_nonfinite="skip").fit(bad if rank == 0 else good)
+        return [each.skipped for each in trainer.history.steps], str(caught.value).partition(" is")[0]
+
+    first, second = values(run_ranks(skip))
+    assert first == (["", "", "loss", *[""] * 9], "the loss of step 2, epoch 0,")
+    assert second == (first[0], "rank 0: the loss of step 2, epoch 0,")

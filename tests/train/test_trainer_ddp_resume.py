@@ -33,12 +33,15 @@ def run(small, tmp_path):  # noqa: F811
     return train
 
 
-def test_a_resumed_run_ends_as_the_undisturbed_one(run, tmp_path):
+@pytest.mark.parametrize(("size", "stop"), [(4, 15), (5, 8)])
+def test_a_resumed_run_ends_as_the_undisturbed_one(run, tmp_path, size, stop):
+    """In batches of 5, the last one of an epoch has 3; that is the first one after the break."""
+
     def all_at_once(rank):
-        undisturbed = run(rank, where=None)
-        broken = run(rank, stop=15)
-        resumed = run(rank, resume=True)
-        early = run(rank, resume=f"{tmp_path}/step-0000000005.pt", where=None)
+        undisturbed = run(rank, where=None, size=size)
+        broken = run(rank, stop=stop, size=size)
+        resumed = run(rank, resume=True, size=size)
+        early = run(rank, resume=f"{tmp_path}/step-0000000005.pt", where=None, size=size)
         equal = [
             all(
                 torch.equal(value, each.model.state_dict()[name])
@@ -52,12 +55,12 @@ def test_a_resumed_run_ends_as_the_undisturbed_one(run, tmp_path):
     (step, why, equal, history, drawn), (_, other_why, other_equal, other_history, other) = values(
         run_ranks(all_at_once)
     )
-    assert step == 16  # asked for by rank 1 after step 15, said to all in the next one
+    assert step == stop + 1  # rank 1 has asked for it, and it was said to all in the next one
     assert (why, other_why) == ("rank 1: trainer.stop() was called",) * 2
     assert equal == other_equal == [True, True]
     assert history == other_history
     assert drawn != other
-    state = load_checkpoint(tmp_path / "step-0000000016.pt")
+    state = load_checkpoint(tmp_path / f"step-{step:010d}.pt")
     one, two = state["ranks"]
     assert not torch.equal(one["random"]["torch"], two["random"]["torch"])
 

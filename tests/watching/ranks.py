@@ -21,6 +21,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from amp_lab.train.trainer import Trainer
+
 STEPS = 6
 
 
@@ -204,6 +206,23 @@ def averages_of_the_group(rank: int, watch: Any) -> None:
                 dist.all_reduce(torch.ones(1), group=alone)
 
 
+def trains_with_trainer(rank: int, watch: Any) -> None:
+    """Trainer: windows of micro-batches, clipping, an evaluation after each epoch."""
+    model, optimizer, _ = parts(rank, nn.Dropout(0.1))
+    trainer = Trainer(
+        model,
+        F.mse_loss,
+        optimizer,
+        precision="fp16",
+        device="cpu",
+        accumulate=2,
+        clip_norm=1.0,
+        progress=False,
+    )
+    with watch(model, optimizer, trainer.scaler):
+        trainer.fit([batch() for _ in range(8)], [batch()], epochs=2)
+
+
 RIGHT: tuple[Callable[[int, Any], None], ...] = (
     plain,
     overflows_on_one_rank,
@@ -217,6 +236,7 @@ RIGHT: tuple[Callable[[int, Any], None], ...] = (
     watched_on_rank_0_only,
     each_by_itself,
     averages_of_the_group,
+    trains_with_trainer,
 )
 
 # -- what ends badly
@@ -265,5 +285,5 @@ def waits_unseen_on_rank_1_only(rank: int, watch: Any) -> None:
 
 
 def comes_late(rank: int, watch: Any) -> None:
-    """Half of the timeout is over when one rank comes; then all goes on."""
-    _ends(rank, watch, lambda: time.sleep(4.5))
+    """Half of a timeout of 8 s is over when one rank comes; then all goes on."""
+    _ends(rank, watch, lambda: time.sleep(6.0))

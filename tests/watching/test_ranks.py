@@ -10,7 +10,7 @@ import amp_lab
 from amp_lab.train.distributed.workers import run_ranks
 from tests.watching import ranks
 
-TIMEOUT = 6.0  # seconds that PyTorch waits in a collective
+TIMEOUT = 5.0  # seconds that PyTorch waits in a collective
 
 
 def report_of(rank, train, watch=amp_lab.watch):
@@ -33,10 +33,8 @@ def report_of(rank, train, watch=amp_lab.watch):
     return roots, every, " ".join(str(report).split()), error, "\n".join(notes)
 
 
-def both(train, ranks_=2, **kwargs):
-    return run_ranks(
-        report_of, ranks_, train, timeout=60.0, collective_timeout=TIMEOUT, grace=2 * TIMEOUT, **kwargs
-    )
+def both(train, timeout=TIMEOUT):
+    return run_ranks(report_of, 2, train, timeout=60.0, collective_timeout=timeout, grace=2 * timeout)
 
 
 def all_right(rank):
@@ -74,6 +72,7 @@ def test_a_process_that_died_is_told():
     assert "rank 1 has given no sign of life since step" in report
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("train", "cause", "words"),
     [
@@ -93,8 +92,9 @@ def test_who_waits_for_whom_is_said_while_they_wait(train, cause, words):
     assert "amp_lab.watch:" not in outcomes[1].output  # once
 
 
+@pytest.mark.long
 def test_a_rank_that_comes_late_is_no_finding():
-    outcomes = both(ranks.comes_late)
+    outcomes = both(ranks.comes_late, timeout=8.0)
     assert [each.value[1] for each in outcomes] == [[], []], outcomes
     (said,) = (each for each in outcomes[0].output.splitlines() if each.startswith("amp_lab.watch:"))
     assert "If that one comes late on purpose, nothing is wrong" in said

@@ -46,8 +46,7 @@ def autocast_key(device_type: str) -> str:
 def operators_with_kernel(key: str) -> list[str]:
     """The names of all operators that have a kernel for a dispatch key: "aten::softmax.int"."""
     # There is no public list of what the dispatcher holds.
-    names = torch._C._dispatch_get_all_op_names()
-    return sorted(name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+    return sorted(torch._C._dispatch_get_registrations_for_dispatch_key(key))
 
 
 def replaced_kernels(key: str) -> list[str]:

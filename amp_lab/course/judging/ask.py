@@ -68,7 +68,9 @@ class Ask:
         self.returned = True
         return got
 
-    def on_ranks(self, play: Callable[..., Any], *args: Any, ranks: int = 2, filename: str = "") -> list[Report]:
+    def on_ranks(
+        self, play: Callable[..., Any], *args: Any, ranks: int = 2, filename: str = ""
+    ) -> list[Report]:
         """Run `play(stage, *args)` in as many processes, and return what each of them tells (see `launched`).
 
         `filename` is the file in which the learner's code stands. Raises `Contained` if their code failed on a rank:
@@ -80,7 +82,9 @@ class Ask:
             if each.ended == "broke":
                 raise RuntimeError(f"rank {each.rank} of a check broke:\n{each.error}")
         failed = [each for each in reports if each.ended == "failed"]
-        if failed:
+        if failed and all(
+            each.ended != "died" for each in reports
+        ):  # whoever dies takes the others' connections along
             first = min(failed, key=lambda each: each.at)
             error = NotImplementedError() if first.unwritten else None
             sentence = f"On rank {first.rank}: {first.sentence}"

@@ -91,7 +91,7 @@ def _unfit(exercise: Exercise, answer: object) -> Mistake | None:
     seen = {"got": describe(answer), "kind": kind(answer), "id": exercise.id}
     if not exercise.file:
         return None if callable(answer) else Mistake("not-a-function", function=exercise.function, **seen)
-    if not issubclass(type(answer), (str, Path)):
+    if not isinstance(answer, (str, Path)):
         return Mistake("not-a-file", file=exercise.file, **seen)
     return None if Path(answer).is_file() else Mistake("no-such-file", **seen | {"got": f"`{answer}`"})
 

@@ -89,8 +89,10 @@ class Stage:
         """Wait for the others without torch.distributed, where the learner's code may have left anything."""
         self._meetings += 1
         (self.folder / f"meeting {self._meetings} {self.rank}").touch()
-        while missing := self._missing(f"meeting {self._meetings}"):
-            if set(missing) - set(self._missing("report")):
+        name = f"meeting {self._meetings}"
+        while missing := set(self._missing(name)):
+            told = missing - set(self._missing("report"))
+            if told & set(self._missing(name)):  # once more: it may have come, and told, since we looked
                 raise Alone
             time.sleep(0.005)
 
@@ -108,11 +110,13 @@ class Stage:
 
     def watch(self, quiet_s: float) -> None:
         """Look, in a thread, whether the learner's code still computes; where it only waits, tell of it and end."""
-        main = threading.main_thread().ident
+        main, parent = threading.main_thread().ident, os.getppid()
         assert main is not None
         since, worked = time.monotonic(), time.process_time()
         while True:
             time.sleep(_LOOK_S)
+            if os.getppid() != parent:  # nobody is left to whom this rank could tell anything
+                os._exit(1)
             now, work = time.monotonic(), time.process_time()
             if not self._in_code or work - worked > _IDLE_SHARE * quiet_s:
                 since, worked = now, work

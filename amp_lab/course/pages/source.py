@@ -384,10 +384,12 @@ def _read_check(call: ast.Call, lesson: str) -> _Check:
     match call:
         case ast.Call(args=[_, ast.Name(id=name)], keywords=[]):
             return _Check(exercise_id, call.lineno, name)
-        case ast.Call(args=[_, ast.Constant(value=str(name))], keywords=[]):
+        case ast.Call(args=[_, ast.Constant(value=str(name))], keywords=[]) if not name.isidentifier():
             return _Check(exercise_id, call.lineno, name)
     advice = f'pass it by its name: `check("{exercise_id}", name)`'
-    raise _Fault(call.lineno, f"`check` takes one answer, a function, a class or the name of a file; {advice}")
+    raise _Fault(
+        call.lineno, f"`check` takes one answer, a function, a class or the name of a file; {advice}"
+    )
 
 
 def _names_with_blocks(tree: ast.Module, blocks: list[Block]) -> frozenset[str]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,8 @@ from amp_lab.train.distributed.failures import RankFailed, is_about_others
 from amp_lab.train.distributed.launching import Launch, speaks_for_its_machine
 from amp_lab.train.distributed.pulse import Pulse
 from amp_lab.train.distributed.stopping import Stopping
+
+_CLOSED: Final[list[Any]] = []  # groups, until the process ends: see `_close`
 
 
 @dataclass
@@ -101,9 +103,9 @@ def joined(
                 raise
             group.pulse.last_words(None)
     except BaseException:
-        _abort()
+        _close(failed=True)
         raise
-    dist.destroy_process_group()
+    _close()
 
 
 def _missing(group: Group, error: BaseException) -> RankFailed:
@@ -178,10 +180,14 @@ def _here(message: str) -> LaunchError:
     return error
 
 
-def _abort() -> None:
-    """Close a group that others have left: a collective of NCCL that is under way would never end."""
+def _close(failed: bool = False) -> None:
+    """Close the group. What others have left may be in the middle of a collective, which NCCL would never end."""
     if not dist.is_initialized():
         return
+    # A DDP model may outlive the group. It must not be the last to let go of it: from there, gloo's threads would be
+    # waited for with Python locked, and one of them may be waiting for Python.
+    _CLOSED.append(dist.group.WORLD)
     abort = getattr(dist.distributed_c10d, "_abort_process_group", dist.destroy_process_group)
-    with contextlib.suppress(RuntimeError):
-        (abort if dist.get_backend() == "nccl" else dist.destroy_process_group)()
+    close = abort if failed and dist.get_backend() == "nccl" else dist.destroy_process_group
+    with contextlib.suppress(RuntimeError) if failed else contextlib.nullcontext():
+        close()

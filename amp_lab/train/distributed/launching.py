@@ -7,9 +7,11 @@ Whoever starts them (torchrun, `spawn` here, a cluster's scheduler) sets the sam
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.connection
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +26,7 @@ _HOW: Final = (
     "Start it with `torchrun --standalone --nproc-per-node 2 -m amp_lab.train.ddp`, which sets them all, or with "
     "none of them for one process"
 )
+_SLOW: Final = ["torch._dynamo", "torch.nn.parallel"]  # what an optimizer and DDP import
 _GRACE: Final = 10.0  # seconds that the others have to end by themselves
 
 
@@ -99,7 +102,7 @@ def spawn(program: Callable[..., int | None], ranks: int, *args: Any) -> int:
     taken may be somebody else's by then. Ctrl+C and SIGTERM are passed on. If a process fails, all are ended.
 
     Args:
-        program: a function of a module, as `torch.multiprocessing` needs it; it returns an exit code, or None.
+        program: a function of a module, so that the others find it; it returns an exit code, or None.
 
     Returns:
         0 if all ended well; else the exit code of the first that did not.
@@ -111,12 +114,14 @@ def spawn(program: Callable[..., int | None], ranks: int, *args: Any) -> int:
         raise LaunchError("--spawn starts processes, and torchrun has done so already: use one of the two")
     # Nobody has to come: a process that dies before it gets here would leave this one waiting.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    os.environ.setdefault(
-        "TORCH_CPP_LOG_LEVEL", "ERROR"
-    )  # who loses the store has a word for it; C++ has a page
-    # "spawn" and not "fork": CUDA does not survive a fork.
+    if ranks > 1:
+        os.environ.setdefault(
+            "OMP_NUM_THREADS", "1"
+        )  # as torchrun does: with more, they take each other's cores
+    # Who loses the store says so in a line; C++ would add a page.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     started = start_processes(  # type: ignore[no-untyped-call]
-        _child, (ranks, store.port, program, args), nprocs=ranks, join=False, start_method="spawn"
+        _child, (ranks, store.port, program, args), nprocs=ranks, join=False, start_method=_method()
     )
     with _passed_on(started.pids()):
         try:
@@ -127,11 +132,29 @@ def spawn(program: Callable[..., int | None], ranks: int, *args: Any) -> int:
     return 0
 
 
+def _method() -> str:
+    """Return how to start processes: CUDA does not survive a fork of this one, so by a server that never uses it.
+
+    The server imports once for all what takes seconds; "spawn" would in each process.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return "spawn"
+    multiprocessing.set_forkserver_preload(_SLOW)
+    return "forkserver"
+
+
 def _child(
     rank: int, ranks: int, port: int, program: Callable[..., int | None], args: tuple[Any, ...]
 ) -> None:
     os.environ |= Launch(rank, ranks, rank, ranks, "127.0.0.1", port, hosted=True).environment()
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     sys.exit(program(*args))
+
+
+def _end_with(parent: Any) -> None:
+    """Interrupt this process when the one that started it has ended: killed, it could not do so itself."""
+    multiprocessing.connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _ended(error: ProcessExitedException) -> int:

@@ -56,10 +56,11 @@ def count_payload(model: DistributedDataParallel) -> Iterator[Payload]:
     One step in the block gives the payload of a step. What is sent outside a backward pass does not count: a mean loss,
     buffers. For one rank alone to count is enough: nothing is sent for it. Operators run more slowly meanwhile.
 
-    Not seen is what a hook starts in a callback that runs in another thread, as callbacks on gloo do.
+    What else is sent in a backward pass counts, too: by other models in the block, by SyncBatchNorm. Not seen is what a
+    hook starts in a callback that runs in another thread, as callbacks on gloo do.
 
     Args:
-        model: wrapped, so that it has gradients to send. Other models that go backward in the block count as well.
+        model: wrapped, so that it has gradients to send.
 
     Yields:
         the counts, which grow as the block goes on.

@@ -107,8 +107,8 @@ class Pulse:
         if silent:
             place = after[silent[0]]
             return (
-                f"rank {silent[0]} ({place.process}) is silent: was it killed, or is it frozen? Its last message, at most a "
-                f"second before, came from step {place.step} ({place.doing})"
+                f"rank {silent[0]} ({place.process}) is silent: was it killed, or is it frozen? Its last message, at "
+                f"most a second before, came from step {place.step} ({place.doing})"
             )
         return latecomer(after)
 

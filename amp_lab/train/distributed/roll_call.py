@@ -8,16 +8,17 @@ import json
 import os
 import platform
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-import amp_lab
 from amp_lab.train.distributed.errors import LaunchError, quiet
 
 _POLL: Final = 0.02  # seconds from one look to the next
@@ -77,8 +78,19 @@ def versions() -> dict[str, str]:
     return {
         "Python": platform.python_version(),
         "torch": torch.__version__,
-        "amp_lab": amp_lab.__version__,
+        "code (checksum)": _code(),
     }
+
+
+def _code() -> str:
+    """Return a checksum of what trains: the files of this package, and the script that runs."""
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    total = hashlib.sha256()
+    for each in [*files, *([Path(script)] if script else [])]:
+        with contextlib.suppress(OSError):
+            total.update(each.read_bytes())
+    return total.hexdigest()[:12]
 
 
 def fingerprint(*datasets: Any, samples: int = 64) -> str:

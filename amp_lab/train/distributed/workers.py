@@ -13,11 +13,13 @@ import contextlib
 import faulthandler
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import pickle
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import types
@@ -193,6 +195,7 @@ def _wait(workers: Sequence[_Worker], deadline: float, grace: float) -> None:
 def _work(seat: _Seat, call: bytes, results: Any) -> None:
     """Be one rank: this runs in the new process."""
     os.setsid()  # a group of its own, so that all that it starts can be killed with it
+    threading.Thread(target=_end_with_the_program, daemon=True).start()
     _redirect_output(seat.path)
     with open(f"{seat.path}.stack", "w") as stack:
         faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
@@ -205,9 +208,19 @@ def _work(seat: _Seat, call: bytes, results: Any) -> None:
             last = traceback.format_exception_only(error)[-1].strip()
             message = ("raised", None, last, "".join(traceback.format_exception(error)))
         sys.stdout.flush()
+        # Locks of multiprocessing (tqdm makes some) would outlive the process, and be complained about later.
+        multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
         results.send_bytes(pickle.dumps(message))
         # Not to its end: threads of a group that has failed may wait for others for ever.
         os._exit(message[0] != "returned")
+
+
+def _end_with_the_program() -> None:
+    """End this process, and what it has started, once the program that has asked for it is gone, however it ended."""
+    program = multiprocessing.parent_process()
+    assert program is not None
+    multiprocessing.connection.wait([program.sentinel])
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 @contextlib.contextmanager

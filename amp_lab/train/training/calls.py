@@ -102,7 +102,7 @@ def warn_of_same_masks(trainer: Trainer) -> None:
         warnings.warn(
             "all ranks draw the same random numbers, so dropout leaves out the same units on each of them: after the "
             "model is made, torch.manual_seed(seed + rank), or Trainer(..., seed=...), which does that",
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

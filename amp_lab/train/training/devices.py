@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amp_lab.device import describe_device
-from amp_lab.train.distributed.ranks import ddp_of
+from amp_lab.train.distributed.several import ddp_of
 
 
 def device_for(model: nn.Module, wanted: Any) -> torch.device:

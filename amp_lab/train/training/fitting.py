@@ -61,6 +61,8 @@ class Fit:
             with explained(trainer), training(trainer), self._progress:
                 while trainer.epoch < self._epochs and not trainer.together.stops_between_epochs(trainer):
                     self._epoch()
+                if not trainer.together.stops(trainer):
+                    trainer.stopped = None  # one rank has asked for it after the last step
         finally:
             trainer.place.leave(self._untaken)
         return trainer.history

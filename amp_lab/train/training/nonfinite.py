@@ -36,7 +36,7 @@ def refused(
         NonFiniteLoss: for "raise"; for "skip" if to go on makes no sense, as weights or buffers are not finite either.
     """
     trainer.optimizer.zero_grad(set_to_none=True)
-    harmed = trainer.together.first_said(spoilt(trainer))
+    harmed = spoilt_anywhere(trainer)
     if trainer.on_nonfinite == "raise" or (trainer.on_nonfinite == "skip" and harmed):
         raise _error(trainer, window, losses, record, _what(record))
     if trainer.on_nonfinite == "stop":
@@ -69,7 +69,7 @@ def worth_saving(trainer: Trainer) -> bool:
     Raises:
         NonFiniteLoss: if they are not, unless `on_nonfinite` is "stop".
     """
-    harmed = trainer.together.first_said(spoilt(trainer))
+    harmed = spoilt_anywhere(trainer)
     if not harmed:
         return True
     trainer.together.stop(trainer, harmed)
@@ -158,6 +158,12 @@ def _report(trainer: Trainer, batch: Any) -> OverflowReport | None:
         )
     except Exception:
         return None
+
+
+def spoilt_anywhere(trainer: Trainer) -> str:
+    """The same, of all ranks: they have the weights, and before its next step DDP gives them the buffers, of rank 0."""
+    trainer.ranks.same_buffers()
+    return trainer.together.first_said(spoilt(trainer))
 
 
 def spoilt(trainer: Trainer) -> str:

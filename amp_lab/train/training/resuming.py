@@ -120,7 +120,7 @@ def _parts(trainer: Trainer) -> dict[str, Any]:
         **trainer.ranks.own_buffers(),
     }
     ranks = trainer.ranks.gather(own)
-    return {**own, "ranks": ranks} if len(ranks) > 1 else own
+    return {**own, "ranks": ranks, "largest": trainer.together.largest} if len(ranks) > 1 else own
 
 
 def from_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
@@ -147,6 +147,7 @@ def from_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     ranks.load_own_buffers(part)
     trainer.place.load_state_dict(part["place"], len(parts))
     random_states.restore(part["random"])  # last: to build things above may take random numbers
+    trainer.together.largest = state.get("largest", 0) if len(parts) == ranks.size else 0
     if ranks.rank >= len(parts):
         reseed(ranks.rank)
 

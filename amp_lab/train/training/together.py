@@ -25,29 +25,31 @@ class Together:
 
     Attributes:
         stopping: whether all ranks know that the run ends after this step.
+        largest: the samples of the largest window that any rank has had; 0 before the first. To go on exactly, a
+            checkpoint holds it.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self.stopping = False
-        self._whole: int | None = None
+        self.largest = 0
 
     def begin(self) -> None:
-        """Begin a run: the windows of its loaders may be larger or smaller than those before."""
-        self.stopping, self._whole = False, None
+        """Begin a run: nobody has asked to stop."""
+        self.stopping = False
         self._ranks.begin()
 
     def whole(self, samples: int) -> int:
         """Return how many samples a window has on one rank, the same number on all: what shares are shares of.
 
         DDP takes the mean over ranks as if all windows were alike; nearly all are. Where they are not, `mean` puts it
-        right. The ranks agree on the number in the first step of a run.
+        right. The ranks agree on the number in the first step; the largest window that has come counts.
         """
         if self._ranks.size == 1:
             return samples
-        if self._whole is None:
-            self._whole = int(max(row[0] for row in self._ranks.rows([samples])))
-        return self._whole
+        if not self.largest:
+            self.largest = int(max(row[0] for row in self._ranks.rows([samples])))
+        return self.largest
 
     def mean(self, trainer: Trainer, losses: list[torch.Tensor], sizes: Sequence[int]) -> tuple[float, int]:
         """Return the mean loss over all samples of this step, and how many they are: on all ranks.
@@ -67,12 +69,12 @@ class Together:
         _check_scales(scales, trainer.step)
         self.stopping = any(stops)
         self._put_right(trainer.parameters, int(sum(samples)))
+        self.largest = max(self.largest, int(max(samples)))
         return sum(parts) / sum(samples), int(sum(samples))
 
     def _put_right(self, parameters: Iterable[torch.Tensor], samples: int) -> None:
         """Correct gradients whose shares were not shares of all the samples that came."""
-        assert self._whole is not None
-        expected = self._whole * self._ranks.size
+        expected = self.largest * self._ranks.size
         if samples != expected:
             for each in parameters:
                 if each.grad is not None:
@@ -120,9 +122,9 @@ class Together:
 
     def _check_left(self, batches: Batches, some: int) -> None:
         """Make sure that all ranks are about to make a step, or none. Of loaders with a length, all know that."""
-        said, taken = length(batches), batches.taken
         if self._ranks.size == 1:
             return
+        said, taken = length(batches), batches.taken
         if said is not None and (taken > said or (taken < said and not some)):
             raise ValueError(
                 f"train_loader has said that it has {said:,} batches, and gave {'more' if some else f'{taken:,}'}: the "

@@ -144,6 +144,11 @@ class Recorder(Watched, Calls):
         """
         return threading.get_ident() == self._loop or self.here.called
 
+    @property
+    def thread(self) -> int:
+        """The thread that runs the watched loop, as far as that is known."""
+        return self._loop
+
     def is_begun(self) -> bool:
         """Return whether a watched model was called with gradients on, or an optimizer has stepped."""
         return self._is_claimed or bool(self.history.counts["Stepped"])

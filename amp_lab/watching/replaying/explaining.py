@@ -73,7 +73,8 @@ def explained(
     weights, data, targets = _not_finite_before(batch)
     notes: list[str] = []
     with _ALONE, torch.inference_mode(False), torch.enable_grad(), unseen(), kept(batch) as changed:
-        found = tried(lambda scale: replay(batch, scale), scales, smallest)
+        with batch.policy():  # held on to: to replace kernels takes longer than many a replay
+            found = tried(lambda scale: replay(batch, scale), scales, smallest)
         bad = found.first_bad
         fp32 = _in_fp32(batch, notes) if bad is not None else None
         trace = _traced(batch, _scale_to_trace(found)) if bad is not None or hidden else None

@@ -159,7 +159,7 @@ def _inserted(place: _Place, insert: _Insert, after: bool) -> Edit:
 
 def _before_the_loop(place: _Place, insert: _Insert) -> Edit:
     """Return the edit that puts lines before a statement, or before the loop that gives it its variable."""
-    loops = [each for each in ast.walk(place.code.tree) if _runs_over(each, place.only)]
+    loops = [each for each in place.code.nodes if _runs_over(each, place.only)]
     if not loops:
         return _inserted(place, insert, after=False)
     first, _ = place.lines(loops[0])  # outer loops come before inner ones
@@ -227,7 +227,7 @@ def _loop_for(place: _Place, new: _Insert) -> Edit:
 def _runs_often(place: _Place, statement: ast.stmt) -> bool:
     """Whether a loop is left around a statement whose variable the line needs: over parameters, say."""
     inside = {id(each) for each in ast.walk(statement)}
-    return any(id(loop) not in inside and _runs_over(loop, place.only) for loop in ast.walk(place.code.tree))
+    return any(id(loop) not in inside and _runs_over(loop, place.only) for loop in place.code.nodes)
 
 
 def _only_for(code: Code, statement: ast.stmt) -> ast.stmt | None:
@@ -235,7 +235,7 @@ def _only_for(code: Code, statement: ast.stmt) -> ast.stmt | None:
     return next(
         (
             each
-            for each in ast.walk(code.tree)
+            for each in code.nodes
             if isinstance(each, ast.For | ast.If) and not each.orelse and each.body == [statement]
         ),
         None,

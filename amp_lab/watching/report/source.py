@@ -6,7 +6,7 @@ import ast
 import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from amp_lab.autocast.records import Source
@@ -31,9 +31,14 @@ def code_of(where: Source) -> Code | None:
     ):
         return None
     try:
-        return Code("".join(lines))
+        return _parsed("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+@lru_cache(maxsize=4)  # many rules and fixes ask for the same file, and to parse a long one takes a while
+def _parsed(text: str) -> Code:
+    return Code(text)
 
 
 @dataclass(frozen=True)
@@ -54,20 +59,26 @@ class Code:
         return ast.parse(self.text)
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree, outer ones first."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
     def lines(self) -> list[str]:
         """The lines, each with its end, counted as Python counts them: at line feeds only."""
         return [line + "\n" for line in self.text.split("\n")[:-1]] + [self.text.split("\n")[-1]]
 
     def statements(self, line: int) -> list[ast.stmt]:
         """Return the innermost statements that have this line; a block itself, if the line is in its head."""
-        found = [each for each in _statements(self.tree) if _begins(each) <= line <= (each.end_lineno or 0)]
+        statements = [each for each in self.nodes if isinstance(each, ast.stmt)]
+        found = [each for each in statements if _begins(each) <= line <= (each.end_lineno or 0)]
         lines = min((_height(each) for each in found), default=0)
         return [each for each in found if _height(each) == lines]
 
     def nearby(self, line: int) -> list[ast.stmt]:
         """Return the statements of the function that this line is in (or of the module), nearest first."""
         around: ast.AST = self.tree
-        for each in ast.walk(self.tree):  # outer functions come before inner ones
+        for each in self.nodes:  # outer functions come before inner ones
             if isinstance(each, _FUNCTIONS) and each.lineno <= line <= (each.end_lineno or 0):
                 around = each
         return sorted(_statements(around), key=lambda each: (abs(each.lineno - line), each.lineno))

@@ -58,9 +58,7 @@ def turn_below(event: E) -> E | None:
     if code is None or event.where is None:
         return None
     line = event.where.line
-    loops = [
-        e for e in ast.walk(code.tree) if isinstance(e, _LOOPS) and e.lineno <= line <= (e.end_lineno or 0)
-    ]
+    loops = [e for e in code.nodes if isinstance(e, _LOOPS) and e.lineno <= line <= (e.end_lineno or 0)]
     turns = (
         [e.lineno for e in ast.walk(loops[-1]) if isinstance(e, ast.Continue) and e.lineno > line]
         if loops
@@ -85,7 +83,7 @@ def goes_on(first: Event, second: Event) -> bool:
     if code is None or first.where is None or second.where is None or first.where.file != second.where.file:
         return False
     one, other = _statement(code, first.where.line), _statement(code, second.where.line)
-    for block in ast.walk(code.tree):
+    for block in code.nodes:
         for statements in (getattr(block, name, None) for name in ("body", "orelse", "finalbody")):
             if isinstance(statements, list) and one in statements and other in statements:
                 between = statements[statements.index(one) : statements.index(other)]
@@ -151,7 +149,7 @@ def written_with(
     code = _code(event)
     if code is None or event.where is None:
         return None
-    for node in ast.walk(code.tree):
+    for node in code.nodes:
         if not isinstance(node, ast.Call) or not node.lineno <= event.where.line <= (node.end_lineno or 0):
             continue
         if ast.unparse(node.func).split(".")[-1] in functions:
@@ -204,18 +202,14 @@ def _code(event: Event) -> Code | None:
 
 def _statement(code: Code, line: int) -> ast.stmt | None:
     """Return the innermost statement that this line is in."""
-    found = [
-        e for e in ast.walk(code.tree) if isinstance(e, ast.stmt) and e.lineno <= line <= (e.end_lineno or 0)
-    ]
+    found = [e for e in code.nodes if isinstance(e, ast.stmt) and e.lineno <= line <= (e.end_lineno or 0)]
     return found[-1] if found else None
 
 
 def _function(code: Code, line: int) -> ast.AST:
     """Return the innermost function that this line is in, or the module."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    found = [
-        e for e in ast.walk(code.tree) if isinstance(e, kinds) and e.lineno <= line <= (e.end_lineno or 0)
-    ]
+    found = [e for e in code.nodes if isinstance(e, kinds) and e.lineno <= line <= (e.end_lineno or 0)]
     return found[-1] if found else code.tree
 
 

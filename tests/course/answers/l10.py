@@ -19,7 +19,7 @@ BANKS = (script, shards, step, pay, locks)
 
 # 10.1 Complete the script
 
-RIGHT = '''
+RIGHT = """
 import os
 import torch
 import torch.distributed as dist
@@ -50,7 +50,7 @@ def train(model, dataset, device, path, epochs=3, batch_size=32):
         torch.save(model.state_dict(), path)
     dist.destroy_process_group()
     return scales
-'''
+"""
 
 
 def changed(*pairs):
@@ -70,14 +70,20 @@ def as_on_the_page():
 @script.right
 def saves_through_the_wrapper_and_meets():
     return changed(
-        ("torch.save(model.state_dict(), path)", "torch.save(ddp.module.state_dict(), path)\n    dist.barrier()"),
-        ("DataLoader(dataset, batch_size, sampler=sampler)", "DataLoader(dataset, sampler=sampler, batch_size=batch_size)"),
+        (
+            "torch.save(model.state_dict(), path)",
+            "torch.save(ddp.module.state_dict(), path)\n    dist.barrier()",
+        ),
+        (
+            "DataLoader(dataset, batch_size, sampler=sampler)",
+            "DataLoader(dataset, sampler=sampler, batch_size=batch_size)",
+        ),
     )
 
 
 @script.right
 def by_hand():
-    return '''
+    return """
 import random
 import torch
 import torch.distributed as dist
@@ -114,22 +120,26 @@ def train(model, dataset, device, path, epochs=3, batch_size=32):
     finally:
         dist.destroy_process_group()
     return scales
-'''
+"""
 
 
 @script.right
 def in_pieces():
     return changed(
-        ("def train(", "def one(ddp, optimizer, scaler, inputs, targets):\n"
-         "    with torch.amp.autocast(inputs.device.type, dtype=torch.half):\n"
-         "        loss = nn.functional.cross_entropy(ddp(inputs), targets)\n"
-         "    scaler.scale(loss).backward()\n"
-         "    scaler.unscale_(optimizer)\n"
-         "    scaler.step(optimizer)\n"
-         "    scaler.update()\n"
-         "    optimizer.zero_grad()\n"
-         "    return scaler.get_scale()\n\n\ndef train("),
-        ("""            optimizer.zero_grad()
+        (
+            "def train(",
+            "def one(ddp, optimizer, scaler, inputs, targets):\n"
+            "    with torch.amp.autocast(inputs.device.type, dtype=torch.half):\n"
+            "        loss = nn.functional.cross_entropy(ddp(inputs), targets)\n"
+            "    scaler.scale(loss).backward()\n"
+            "    scaler.unscale_(optimizer)\n"
+            "    scaler.step(optimizer)\n"
+            "    scaler.update()\n"
+            "    optimizer.zero_grad()\n"
+            "    return scaler.get_scale()\n\n\ndef train(",
+        ),
+        (
+            """            optimizer.zero_grad()
             with torch.autocast(device.type, torch.float16):
                 outputs = ddp(inputs.to(device))
                 loss = nn.functional.cross_entropy(outputs, targets.to(device))
@@ -137,7 +147,9 @@ def in_pieces():
             scaler.step(optimizer)
             scaler.update()
             scales.append(scaler.get_scale())
-""", "            scales.append(one(ddp, optimizer, scaler, inputs.to(device), targets.to(device)))\n"),
+""",
+            "            scales.append(one(ddp, optimizer, scaler, inputs.to(device), targets.to(device)))\n",
+        ),
     )
 
 
@@ -148,28 +160,50 @@ def other_name():
 
 @script.wrong("fixed-port")
 def tcp_address():
-    return changed(('"gloo")', '"gloo", init_method="tcp://127.0.0.1:29511", '
-                    'rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))'))
+    return changed(
+        (
+            '"gloo")',
+            '"gloo", init_method="tcp://127.0.0.1:29511", '
+            'rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))',
+        )
+    )
 
 
 @script.wrong("fixed-port")
 def port_in_the_environment():
-    return changed(("    dist.init_process_group(", '    os.environ["MASTER_PORT"] = "12355"\n    dist.init_process_group('))
+    return changed(
+        (
+            "    dist.init_process_group(",
+            '    os.environ["MASTER_PORT"] = "12355"\n    dist.init_process_group(',
+        )
+    )
 
 
 @script.wrong("waits")
 def barrier_of_rank_0():
-    return changed(("torch.save(model.state_dict(), path)", "torch.save(model.state_dict(), path)\n        dist.barrier()"))
+    return changed(
+        (
+            "torch.save(model.state_dict(), path)",
+            "torch.save(model.state_dict(), path)\n        dist.barrier()",
+        )
+    )
 
 
 @script.wrong("waits")
 def early_stop_of_rank_1():
-    return changed(("            optimizer.zero_grad()", "            if dist.get_rank() and len(scales) > 6:\n                break\n            optimizer.zero_grad()"))
+    return changed(
+        (
+            "            optimizer.zero_grad()",
+            "            if dist.get_rank() and len(scales) > 6:\n                break\n            optimizer.zero_grad()",
+        )
+    )
 
 
 @script.wrong("died")
 def kills_itself():
-    return changed(("    if dist.get_rank() == 0:", "    os.kill(os.getpid(), 9)\n    if dist.get_rank() == 0:"))
+    return changed(
+        ("    if dist.get_rank() == 0:", "    os.kill(os.getpid(), 9)\n    if dist.get_rank() == 0:")
+    )
 
 
 @script.wrong("never-trains")
@@ -205,9 +239,11 @@ def never_shuffles():
 @script.wrong("same-parts")
 def shuffles_its_part():
     return changed(
-        ("    loader = DataLoader(dataset, batch_size, sampler=sampler)",
-         "    part = torch.utils.data.Subset(dataset, range(dist.get_rank(), len(dataset), 2))\n"
-         "    loader = DataLoader(part, batch_size, shuffle=True)"),
+        (
+            "    loader = DataLoader(dataset, batch_size, sampler=sampler)",
+            "    part = torch.utils.data.Subset(dataset, range(dist.get_rank(), len(dataset), 2))\n"
+            "    loader = DataLoader(part, batch_size, shuffle=True)",
+        ),
     )
 
 
@@ -218,7 +254,9 @@ def batch_of_all_ranks():
 
 @script.wrong("no-autocast")
 def fp32():
-    return changed(("with torch.autocast(device.type, torch.float16)", "with torch.autocast(device.type, enabled=False)"))
+    return changed(
+        ("with torch.autocast(device.type, torch.float16)", "with torch.autocast(device.type, enabled=False)")
+    )
 
 
 @script.wrong("no-autocast")
@@ -242,7 +280,12 @@ def no_scaler():
 
 @script.wrong("no-update")
 def update_on_rank_0():
-    return changed(("            scaler.update()", "            if dist.get_rank() == 0:\n                scaler.update()\n            else:\n                scaler._per_optimizer_states.clear()"))
+    return changed(
+        (
+            "            scaler.update()",
+            "            if dist.get_rank() == 0:\n                scaler.update()\n            else:\n                scaler._per_optimizer_states.clear()",
+        )
+    )
 
 
 @script.wrong("ranks-differ")
@@ -257,7 +300,14 @@ def calls_the_model_inside():
 
 @script.wrong("passes-by")
 def optimizer_directly():
-    return changed(("scaler.step(optimizer)", "optimizer.step()"), ("scaler.update()", "scaler.update(2.0**16)"))
+    return changed(
+        ("scaler.step(optimizer)", "optimizer.step()"), ("scaler.update()", "scaler.update(2.0**16)")
+    )
+
+
+@script.wrong("other-scales")
+def another_way_back():
+    return changed(("GradScaler(device.type)", "GradScaler(device.type, backoff_factor=0.25)"))
 
 
 @script.wrong("never-clears")
@@ -267,7 +317,9 @@ def no_zero_grad():
 
 @script.wrong("adds-ranks")
 def times_the_ranks():
-    return changed(("scaler.scale(loss).backward()", "(scaler.scale(loss) * dist.get_world_size()).backward()"))
+    return changed(
+        ("scaler.scale(loss).backward()", "(scaler.scale(loss) * dist.get_world_size()).backward()")
+    )
 
 
 @script.wrong("wrong-weights")
@@ -277,7 +329,9 @@ def other_rate():
 
 @script.wrong("barriers")
 def barrier_in_the_step():
-    return changed(("            scaler.scale(loss)", "            dist.barrier()\n            scaler.scale(loss)"))
+    return changed(
+        ("            scaler.scale(loss)", "            dist.barrier()\n            scaler.scale(loss)")
+    )
 
 
 @script.wrong("not-saved")
@@ -309,7 +363,10 @@ def saves_a_checkpoint():
 def saves_first():
     return changed(
         ("    if dist.get_rank() == 0:\n        torch.save(model.state_dict(), path)\n", ""),
-        ("    for epoch in range(epochs):", "    if dist.get_rank() == 0:\n        torch.save(model.state_dict(), path)\n    for epoch in range(epochs):"),
+        (
+            "    for epoch in range(epochs):",
+            "    if dist.get_rank() == 0:\n        torch.save(model.state_dict(), path)\n    for epoch in range(epochs):",
+        ),
     )
 
 
@@ -322,7 +379,10 @@ def never_closes():
 def scales_before():
     return changed(
         ("            scales.append(scaler.get_scale())\n", ""),
-        ("            scaler.step(optimizer)", "            scales.append(scaler.get_scale())\n            scaler.step(optimizer)"),
+        (
+            "            scaler.step(optimizer)",
+            "            scales.append(scaler.get_scale())\n            scaler.step(optimizer)",
+        ),
     )
 
 
@@ -334,3 +394,653 @@ def returns_nothing():
 @script.wrong("wrong-type")
 def returns_the_last():
     return changed(("return scales\n", "return scales[-1]\n"))
+
+
+# 10.2 Shard and reshuffle
+
+
+def order_of(samples, epoch, seed):
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(1000 * seed + epoch)).tolist()
+
+
+def padded(order, ranks):
+    while len(order) % ranks:
+        order = order + order[: ranks - len(order) % ranks]
+    return order
+
+
+@shards.right
+def every_so_many(samples, rank, ranks, epoch, seed=0):
+    return padded(order_of(samples, epoch, seed), ranks)[rank::ranks]
+
+
+@shards.right
+def the_sampler_itself(samples, rank, ranks, epoch, seed=0):
+    sampler = DistributedSampler(range(samples), ranks, rank, seed=seed)
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+@shards.right
+def in_blocks(samples, rank, ranks, epoch, seed=0):
+    order = list(range(samples))
+    random.Random(f"{seed} {epoch}").shuffle(order)
+    share = (samples + ranks - 1) // ranks
+    return [order[place % samples] for place in range(rank * share, (rank + 1) * share)]
+
+
+@shards.right
+def with_numpy(samples, rank, ranks, epoch, seed=0):
+    order = np.random.default_rng([seed, epoch]).permutation(samples)
+    return [int(each) for each in np.resize(order, -(-samples // ranks) * ranks)[rank::ranks]]
+
+
+@shards.wrong("uneven")
+def not_filled_up(samples, rank, ranks, epoch, seed=0):
+    return order_of(samples, epoch, seed)[rank::ranks]
+
+
+@shards.wrong("drops")
+def leaves_the_rest(samples, rank, ranks, epoch, seed=0):
+    order = order_of(samples, epoch, seed)
+    return order[: samples // ranks * ranks][rank::ranks]
+
+
+@shards.wrong("own-shuffle")
+def rank_in_the_seed(samples, rank, ranks, epoch, seed=0):
+    return padded(order_of(samples, epoch, seed + 10 * rank), ranks)[rank::ranks]
+
+
+@shards.wrong("own-shuffle")
+def draws_at_random(samples, rank, ranks, epoch, seed=0):
+    draw = torch.Generator().manual_seed(seed + 99 * epoch + rank)
+    return torch.randint(samples, (-(-samples // ranks),), generator=draw).tolist()
+
+
+@shards.wrong("everything")
+def whole_order(samples, rank, ranks, epoch, seed=0):
+    return order_of(samples, epoch, seed)
+
+
+@shards.wrong("not-all")
+def first_part_for_all(samples, rank, ranks, epoch, seed=0):
+    return order_of(samples, epoch, seed)[: -(-samples // ranks)]
+
+
+@shards.wrong("padded-too-much")
+def doubles_the_order(samples, rank, ranks, epoch, seed=0):
+    order = order_of(samples, epoch, seed)
+    if samples % ranks:
+        order = (order + order)[: (samples // ranks + 2) * ranks]
+    return order[rank::ranks]
+
+
+@shards.wrong("padded-too-much")
+def pads_with_the_first(samples, rank, ranks, epoch, seed=0):
+    order = order_of(samples, epoch, seed)
+    return (order + order[:1] * (-samples % ranks))[rank::ranks]
+
+
+@shards.wrong("never-shuffles")
+def as_they_lie(samples, rank, ranks, epoch, seed=0):
+    return padded(list(range(samples)), ranks)[rank::ranks]
+
+
+@shards.wrong("never-shuffles")
+def blocks_as_they_lie(samples, rank, ranks, epoch, seed=0):
+    share = -(-samples // ranks)
+    return [place % samples for place in range(rank * share, (rank + 1) * share)]
+
+
+@shards.wrong("same-each-epoch")
+def without_the_epoch(samples, rank, ranks, epoch, seed=0):
+    return padded(order_of(samples, 0, seed), ranks)[rank::ranks]
+
+
+@shards.wrong("parts-stay")
+def shuffles_its_own_part(samples, rank, ranks, epoch, seed=0):
+    part = padded(list(range(samples)), ranks)[rank::ranks]
+    return [part[place] for place in order_of(len(part), epoch, seed)]
+
+
+@shards.wrong("seed-unused")
+def without_the_seed(samples, rank, ranks, epoch, seed=0):
+    return padded(order_of(samples, epoch, 0), ranks)[rank::ranks]
+
+
+@shards.wrong("global-random")
+def global_generator(samples, rank, ranks, epoch, seed=0):
+    return padded(torch.randperm(samples).tolist(), ranks)[rank::ranks]
+
+
+@shards.wrong("global-random")
+def shuffles_with_random(samples, rank, ranks, epoch, seed=0):
+    order = list(range(samples))
+    random.shuffle(order)
+    return padded(order, ranks)[rank::ranks]
+
+
+@shards.wrong("random-disturbed")
+def seeds_all(samples, rank, ranks, epoch, seed=0):
+    torch.manual_seed(seed + epoch)
+    return padded(torch.randperm(samples).tolist(), ranks)[rank::ranks]
+
+
+@shards.wrong("random-disturbed")
+def seeds_random(samples, rank, ranks, epoch, seed=0):
+    random.seed(f"{seed} {epoch}")
+    order = list(range(samples))
+    random.shuffle(order)
+    return padded(order, ranks)[rank::ranks]
+
+
+@shards.wrong("no-such-sample")
+def counts_from_one(samples, rank, ranks, epoch, seed=0):
+    return [index + 1 for index in every_so_many(samples, rank, ranks, epoch, seed)]
+
+
+@shards.wrong("wrong-type")
+def a_tensor(samples, rank, ranks, epoch, seed=0):
+    return torch.tensor(every_so_many(samples, rank, ranks, epoch, seed))
+
+
+@shards.wrong("returned-none")
+def no_return(samples, rank, ranks, epoch, seed=0):
+    every_so_many(samples, rank, ranks, epoch, seed)
+
+
+# 10.3 One exchange, one decision
+
+
+def both_passes(ddp, scaler, loss_function, batch, count):
+    inputs, targets = batch
+    with torch.autocast(inputs.device.type, torch.float16):
+        loss = loss_function(ddp(inputs), targets) / count
+    scaler.scale(loss).backward()
+    return loss
+
+
+def finish(optimizer, scaler):
+    scale = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.get_scale() == scale
+
+
+def stepping(inside, count=len, before=lambda loss: True, end=finish, clear=True):
+    """Return a step: `inside(ddp, number, micro_batches)` is the context of both passes of a micro-batch."""
+
+    def answer(ddp, optimizer, scaler, loss_function, micro_batches):
+        if clear:
+            optimizer.zero_grad()
+        for number, batch in enumerate(micro_batches):
+            with inside(ddp, number, micro_batches):
+                both_passes(ddp, scaler, loss_function, batch, count(micro_batches))
+        return end(optimizer, scaler)
+
+    return answer
+
+
+def but_the_last(ddp, number, micro_batches):
+    return contextlib.nullcontext() if number == len(micro_batches) - 1 else ddp.no_sync()
+
+
+@step.right
+def a_context_for_each(*args):
+    return stepping(but_the_last)(*args)
+
+
+@step.right
+def first_ones_together(ddp, optimizer, scaler, loss_function, micro_batches):
+    ddp.zero_grad()
+    *first, last = micro_batches
+    with ddp.no_sync():
+        for batch in first:
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+    both_passes(ddp, scaler, loss_function, last, len(micro_batches))
+    scaler.unscale_(optimizer)
+    finite = all(bool(each.grad.isfinite().all()) for each in ddp.parameters())
+    scaler.step(optimizer)
+    scaler.update()
+    return finite
+
+
+@step.right
+def adds_losses_and_divides_gradients(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, batch in enumerate(micro_batches, 1):
+        with contextlib.ExitStack() as stack:
+            if number < len(micro_batches):
+                stack.enter_context(ddp.no_sync())
+            both_passes(ddp, scaler, loss_function, batch, 1)
+    for each in ddp.parameters():
+        each.grad.div_(len(micro_batches))
+    scaler.step(optimizer)
+    before = scaler.get_scale()
+    scaler.update()
+    return not scaler.get_scale() < before
+
+
+@step.right
+def one_exchange_by_hand(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    with ddp.no_sync():
+        for batch in micro_batches:
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches) * dist.get_world_size())
+    flat = torch.cat([each.grad.flatten() for each in ddp.parameters()])
+    dist.all_reduce(flat)
+    for each, part in zip(ddp.parameters(), flat.split([each.numel() for each in ddp.parameters()])):
+        each.grad.copy_(part.view_as(each))
+    return finish(optimizer, scaler)
+
+
+@step.right
+def agrees_with_words(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    losses = []
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            losses.append(both_passes(ddp, scaler, loss_function, batch, len(micro_batches)).detach())
+    found = torch.stack(losses).isfinite().all().logical_not().float()
+    dist.all_reduce(found)
+    scale = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    return found.item() == 0 and scaler.get_scale() >= scale
+
+
+@step.wrong("no-exchange")
+def all_in_no_sync(*args):
+    return stepping(lambda ddp, number, micro_batches: ddp.no_sync())(*args)
+
+
+@step.wrong("many-exchanges")
+def exchanges_each(*args):
+    return stepping(lambda ddp, number, micro_batches: contextlib.nullcontext())(*args)
+
+
+@step.wrong("many-exchanges")
+def no_sync_around_backward(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, (inputs, targets) in enumerate(micro_batches):
+        with torch.autocast(inputs.device.type, torch.float16):
+            loss = loss_function(ddp(inputs), targets) / len(micro_batches)
+        with but_the_last(ddp, number, micro_batches):
+            scaler.scale(loss).backward()
+    return finish(optimizer, scaler)
+
+
+@step.wrong("waits")
+def returns_on_a_bad_loss(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, (inputs, targets) in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            with torch.autocast(inputs.device.type, torch.float16):
+                loss = loss_function(ddp(inputs), targets) / len(micro_batches)
+            if not loss.isfinite():
+                return False
+            scaler.scale(loss).backward()
+    return finish(optimizer, scaler)
+
+
+@step.wrong("waits")
+def barrier_of_one(ddp, optimizer, scaler, loss_function, micro_batches):
+    if dist.get_rank() == 0:
+        dist.barrier()
+    return a_context_for_each(ddp, optimizer, scaler, loss_function, micro_batches)
+
+
+@step.wrong("moved")
+def leaves_bad_ones_out(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, (inputs, targets) in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            with torch.autocast(inputs.device.type, torch.float16):
+                loss = loss_function(ddp(inputs), targets) / len(micro_batches)
+            scaler.scale(loss).backward()
+    for each in ddp.parameters():
+        each.grad.nan_to_num_(0.0, 0.0, 0.0)
+    return finish(optimizer, scaler)
+
+
+@step.wrong("barriers")
+def barrier_in_the_step(ddp, optimizer, scaler, loss_function, micro_batches):
+    dist.barrier()
+    return a_context_for_each(ddp, optimizer, scaler, loss_function, micro_batches)
+
+
+@step.wrong("unscaled")
+def forgets_to_scale(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, (inputs, targets) in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches), torch.autocast(inputs.device.type, torch.float16):
+            (loss_function(ddp(inputs), targets) / len(micro_batches)).backward()
+    return finish(optimizer, scaler)
+
+
+@step.wrong("unscales-twice")
+def unscales_each(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+        scaler.unscale_(optimizer)
+    return finish(optimizer, scaler)
+
+
+@step.wrong("no-checks")
+def updates_each(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+        scaler.update()
+    scaler.step(optimizer)
+    return True
+
+
+@step.wrong("many-steps")
+def steps_each(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    moved = True
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+        moved &= finish(optimizer, scaler)
+    return moved
+
+
+@step.wrong("ranks-differ")
+def rank_decides_by_its_loss(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    losses = []
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            losses.append(both_passes(ddp, scaler, loss_function, batch, len(micro_batches)).item())
+    if losses[0] > 1.5:
+        return False
+    return finish(optimizer, scaler)
+
+
+@step.wrong("died")
+def tells_of_a_bad_loss(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            loss = both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+        if not loss.isfinite():
+            dist.all_reduce(torch.ones(1))
+    return finish(optimizer, scaler)
+
+
+@step.wrong("scales-differ")
+def rank_lowers_its_scale(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    finite = True
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            finite &= both_passes(ddp, scaler, loss_function, batch, len(micro_batches)).isfinite().item()
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update(None if finite else before / 4)
+    return scaler.get_scale() >= before
+
+
+@step.wrong("scale-stays")
+def scale_of_its_own(ddp, optimizer, scaler, loss_function, micro_batches):
+    scale = scaler.get_scale()
+    moved = a_context_for_each(ddp, optimizer, scaler, loss_function, micro_batches)
+    scaler.load_state_dict(scaler.state_dict() | {"scale": scale})
+    return moved
+
+
+@step.wrong("scale-moves")
+def grows_each_time(ddp, optimizer, scaler, loss_function, micro_batches):
+    scaler.set_growth_interval(1)
+    scale = scaler.get_scale()
+    a_context_for_each(ddp, optimizer, scaler, loss_function, micro_batches)
+    return scaler.get_scale() > scale
+
+
+@step.wrong("not-divided")
+def adds_losses(*args):
+    return stepping(but_the_last, count=lambda micro_batches: 1)(*args)
+
+
+@step.wrong("divides-by-ranks")
+def divides_twice(*args):
+    return stepping(but_the_last, count=lambda micro_batches: len(micro_batches) * dist.get_world_size())(
+        *args
+    )
+
+
+@step.wrong("last-only")
+def clears_each(ddp, optimizer, scaler, loss_function, micro_batches):
+    for number, batch in enumerate(micro_batches):
+        optimizer.zero_grad()
+        with but_the_last(ddp, number, micro_batches):
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+    return finish(optimizer, scaler)
+
+
+@step.wrong("never-clears")
+def no_zero_grad(*args):
+    return stepping(but_the_last, clear=False)(*args)
+
+
+@step.wrong("passes-by")
+def optimizer_directly(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+    optimizer.step()
+    return True
+
+
+@step.wrong("no-autocast")
+def in_fp32(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, (inputs, targets) in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            scaler.scale(loss_function(ddp(inputs), targets) / len(micro_batches)).backward()
+    return finish(optimizer, scaler)
+
+
+@step.wrong("wrong-weights")
+def clips(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.1)
+    return finish(optimizer, scaler)
+
+
+@step.wrong("wrong-answer")
+def always_true(*args):
+    a_context_for_each(*args)
+    return True
+
+
+@step.wrong("returned-none")
+def says_nothing(*args):
+    a_context_for_each(*args)
+
+
+@step.wrong("wrong-type")
+def returns_the_scale(ddp, optimizer, scaler, loss_function, micro_batches):
+    a_context_for_each(ddp, optimizer, scaler, loss_function, micro_batches)
+    return scaler.get_scale()
+
+
+# 10.4 The payload of a step
+
+
+def trained(model):
+    return [each for each in model.parameters() if each.requires_grad]
+
+
+@pay.right
+def width_of_each(model, ranks, autocast=None, compression=None):
+    return sum(each.numel() * (compression or each.dtype).itemsize for each in trained(model))
+
+
+@pay.right
+def casts_and_counts(model, ranks, autocast=None, compression=None):
+    total = 0
+    for each in model.parameters():
+        if not each.requires_grad:
+            continue
+        gradient = torch.empty_like(each, dtype=compression) if compression else torch.empty_like(each)
+        total += gradient.nbytes
+    return total
+
+
+@pay.right
+def with_a_set(model, ranks, autocast=None, compression=None):
+    size = {torch.float16: 2, torch.bfloat16: 2}.get(compression)
+    found = {id(each): each for module in model.modules() for each in module.parameters(recurse=False)}
+    return sum(each.numel() * (size or each.element_size()) for each in found.values() if each.requires_grad)
+
+
+def paying(
+    diagnosis,
+    width=lambda each, autocast, compression: (compression or each.dtype).itemsize,
+    of=trained,
+    times=lambda ranks: 1,
+):
+    def keep(answer):
+        def answering(model, ranks, autocast=None, compression=None):
+            return int(
+                times(ranks) * sum(each.numel() * width(each, autocast, compression) for each in of(model))
+            )
+
+        answering.__name__ = answer.__name__
+        return pay.wrong(diagnosis)(answering)
+
+    return keep
+
+
+@paying(
+    "autocast-halves",
+    width=lambda each, autocast, compression: (compression or autocast or each.dtype).itemsize,
+)
+def halves_with_autocast(): ...
+
+
+@paying(
+    "autocast-halves",
+    width=lambda each, autocast, compression: (autocast or compression or each.dtype).itemsize,
+)
+def autocast_first(): ...
+
+
+@paying("hook-ignored", width=lambda each, autocast, compression: each.dtype.itemsize)
+def hook_is_free(): ...
+
+
+@paying("all-fp32", width=lambda each, autocast, compression: 2 if compression else 4)
+def four_bytes(): ...
+
+
+@paying("counts-frozen", of=lambda model: model.parameters())
+def frozen_too(): ...
+
+
+@paying("counts-buffers", of=lambda model: [*trained(model), *model.buffers()])
+def buffers_too(): ...
+
+
+@paying("counts-buffers", of=lambda model: model.state_dict().values())
+def the_state_dict(): ...
+
+
+@paying(
+    "counts-twice",
+    of=lambda model: [
+        each for _, each in model.named_parameters(remove_duplicate=False) if each.requires_grad
+    ],
+)
+def both_names(): ...
+
+
+@paying("times-ranks", times=lambda ranks: ranks)
+def all_ranks(): ...
+
+
+@paying("per-rank", times=lambda ranks: 1 / ranks)
+def its_share(): ...
+
+
+@paying("counts-numbers", width=lambda each, autocast, compression: 1)
+def numbers(): ...
+
+
+@paying("wrong-value", times=lambda ranks: 2)
+def there_and_back(): ...
+
+
+@pay.wrong("wrong-type")
+def a_float(model, ranks, autocast=None, compression=None):
+    return float(width_of_each(model, ranks, autocast, compression))
+
+
+# 10.5 Find the deadlocks
+
+HANG = frozenset("ABDGI")
+
+
+@locks.right
+def a_set():
+    return {"A", "B", "D", "G", "I"}
+
+
+@locks.right
+def a_list():
+    return ["I", "G", "D", "B", "A"]
+
+
+@locks.right
+def frozen():
+    return HANG
+
+
+def changing(letter):
+    """Keep an answer that is wrong in one letter."""
+
+    def answer():
+        return HANG ^ {letter}
+
+    answer.__name__ = f"other_about_{letter}"
+    return locks.wrong(f"program-{letter}")(answer)
+
+
+for each_letter in "ABCDEFGHIJ":
+    changing(each_letter)
+
+
+@locks.wrong("program-A")
+def none_hangs():
+    return set()
+
+
+@locks.wrong("program-C")
+def all_hang():
+    return set("ABCDEFGHIJ")
+
+
+@locks.wrong("no-such-program")
+def small_letters():
+    return {"a", "b"}
+
+
+@locks.wrong("wrong-type")
+def a_text():
+    return "ABDGI"
+
+
+@locks.wrong("returned-none")
+def nothing():
+    return None

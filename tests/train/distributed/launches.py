@@ -47,11 +47,20 @@ class Started:
         """Return how it ended; that it has not is a failure. Nothing that it has started is left."""
         self.process.join(seconds)
         seconds = time.monotonic() - self._begun
-        session = in_session(self.process.pid)
+        end = (
+            time.monotonic() + 20
+        )  # the server of --spawn sees that its master has ended, and takes leave of torch
+        while (session := in_session(self.process.pid)) and self.process.exitcode is not None:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.05)
         self.kill()
         assert not self._killed, f"it hung:\n{self.output}"
         assert session == [], f"left behind: {session}"
         return Ended(self.process.exitcode, self.output, seconds)
+
+    def send(self, number):
+        os.kill(self.process.pid, number)
 
     def kill(self):
         if self.process.exitcode is None:

@@ -1,5 +1,6 @@
 """What launched processes run in tests: a small Trainer under DDP, on which something happens at a step of one rank."""
 
+import contextlib
 import os
 import signal
 import time
@@ -40,6 +41,14 @@ def sigterm(trainer):
 
 def interrupt(trainer):
     os.kill(os.getpid(), signal.SIGINT)
+
+
+class Left(Exception):
+    """The program ends here, as if it were through."""
+
+
+def leave(trainer):
+    raise Left
 
 
 def nothing(trainer):
@@ -86,7 +95,7 @@ def _train(happens, rank, step, timeout, folder, early, slow, epochs):
             callback=lambda record: print("step", trainer.step, flush=True),
         )
         sampler = DistributedSampler(DATA, group.size, group.rank)
-        with group.following(trainer) as stopping:
+        with contextlib.suppress(Left), group.following(trainer) as stopping:
             trainer.fit(DataLoader(DATA, 4, sampler=sampler), epochs=epochs, resume=folder is not None)
         print("ended", trainer.step, trainer.stopped, flush=True)
         return stopping.exit_code(trainer.stopped) if trainer.stopped else 0

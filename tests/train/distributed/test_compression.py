@@ -120,12 +120,14 @@ def spoilt(rank):
         got = averaged(mine, dtype)
         places[dtype] = [(~part.isfinite()).nonzero().flatten().tolist() for part in got]
         places[dtype] += [got[0][7].item(), got[0][8].item()]
+        (got,) = averaged([torch.tensor([NAN, 1e30]) if rank == 0 else torch.ones(2)], dtype)
+        places[dtype] += [got.isfinite().tolist()]  # NaN tells nothing of how large the others are
     return places
 
 
 def test_infinity_and_nan_on_one_rank_are_there_on_all_in_their_places_only():
     for places in on_ranks(spoilt, 2):
-        assert places == {dtype: [[7, 8], [9], INF, -INF] for dtype in UNIT}
+        assert places == {dtype: [[7, 8], [9], INF, -INF, [False, True]] for dtype in UNIT}
 
 
 def zeros(rank):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from amp_lab.train.distributed.failures import RankFailed, RanksDiffer
-from amp_lab.train.distributed.ranks import Ranks, ddp_of
+from amp_lab.train.distributed.several import ddp_of, ranks_of
 from amp_lab.train.distributed.shards import DevShard
 from amp_lab.train.distributed.workers import run_ranks
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 def test_alone():
     model = nn.BatchNorm1d(2)
-    ranks = Ranks.of(model, CPU)
+    ranks = ranks_of(model, CPU)
     assert (ranks.rank, ranks.size, ranks.first) == (0, 1, True)
     assert ranks.add([1, 2.5]) == [1.0, 2.5]
     assert ranks.any(True)
@@ -39,7 +39,7 @@ def test_three_together():
 
     def ask(rank):
         model = DistributedDataParallel(nn.BatchNorm1d(2))
-        ranks = Ranks.of(torch.compile(model, backend="eager"), device)
+        ranks = ranks_of(torch.compile(model, backend="eager"), device)
         with torch.no_grad():
             model.module.running_mean.fill_(rank)
 

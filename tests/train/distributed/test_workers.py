@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -98,6 +99,44 @@ def test_a_collective_without_its_partner_raises_in_time():
     assert waits.ended == "raised"
     assert "Timed out waiting 1000ms" in waits.error
     assert sleeps.ended == "stopped"
+
+
+def test_a_progress_bar_leaves_no_lock_behind():
+    """What outlives a process is told of when its parent ends: so in a parent of its own."""
+    script = """
+from amp_lab.train.distributed.workers import run_ranks
+
+def bar(rank):
+    from tqdm import tqdm
+    tqdm(range(3)).close()
+
+print([each.ended for each in run_ranks(bar)])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert (done.stdout, done.stderr) == ("['returned', 'returned']\n", "")
+
+
+def test_ranks_end_with_the_program_that_started_them(tmp_path):
+    script = """
+import os, pathlib, sys, time
+from amp_lab.train.distributed.workers import run_ranks
+
+def wait(rank, folder):
+    (pathlib.Path(folder) / str(rank)).write_text(str(os.getpid()))
+    time.sleep(60)
+
+run_ranks(wait, 2, sys.argv[1])
+"""
+    program = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    files = [tmp_path / "0", tmp_path / "1"]
+    while not all(file.exists() and file.read_text() for file in files):
+        assert program.poll() is None
+        time.sleep(0.1)
+    ranks = [psutil.Process(int(file.read_text())) for file in files]
+    program.kill()
+    program.wait()
+    _, alive = psutil.wait_procs(ranks, timeout=30)
+    assert not alive
 
 
 def test_no_process_is_no_answer():

@@ -80,7 +80,7 @@ def where_it_breaks(ask: Ask) -> None:
 
 @functools.cache
 def _get_ready() -> None:
-    """Search once in a process: the first call loads much and asks what the machine can do, seconds not the answer's."""
+    """Search once in a process: the first time loads much and asks what the machine can do, in the answer's time."""
     find_overflow(Patient(), squared_error, batches(".")[0], device_type="cuda")
 
 

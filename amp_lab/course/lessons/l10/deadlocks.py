@@ -124,7 +124,7 @@ for inputs, targets in batches:
         """\
 for inputs, targets in batches:
     if rank == 0:
-        time.sleep(0.5)
+        time.sleep(0.2)
     step(inputs, targets)
 """,
         False,

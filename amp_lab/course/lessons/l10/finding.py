@@ -18,7 +18,9 @@ def hanging_programs(ask: Ask) -> None:
     letters = _letters(ask.call, got)
     for letter in PROGRAMS:
         if (letter in letters) is not (letter in HANG):
-            seen = f"says that program {letter} hangs" if letter in letters else f"leaves program {letter} out"
+            seen = (
+                f"says that program {letter} hangs" if letter in letters else f"leaves program {letter} out"
+            )
             raise Mistake(f"program-{letter}", call=ask.call, got=seen)
 
 

@@ -103,17 +103,22 @@ _MISCONCEPTIONS: tuple[tuple[str, Callable[[Case], int]], ...] = (
     ("counts-numbers", lambda case: payload(case, size=lambda _: 1)),
     (
         "autocast-halves",
-        lambda case: payload(case, size=lambda each: (case.compression or case.autocast or each.dtype).itemsize),
+        lambda case: payload(
+            case, size=lambda each: (case.compression or case.autocast or each.dtype).itemsize
+        ),
     ),
     (
         "autocast-halves",
-        lambda case: payload(case, size=lambda each: (case.autocast or case.compression or each.dtype).itemsize),
+        lambda case: payload(
+            case, size=lambda each: (case.autocast or case.compression or each.dtype).itemsize
+        ),
     ),
     ("hook-ignored", lambda case: payload(case, size=lambda each: each.dtype.itemsize)),
     ("all-fp32", lambda case: payload(case, size=lambda _: (case.compression or torch.float32).itemsize)),
     ("counts-frozen", lambda case: payload(case, frozen=True)),
     ("counts-buffers", lambda case: payload(case, buffers=True)),
     ("counts-buffers", lambda case: payload(case, buffers=True, frozen=True)),
+    ("counts-buffers", lambda case: payload(case, buffers=True, frozen=True, twice=True)),
     ("counts-twice", lambda case: payload(case, twice=True)),
     ("times-ranks", lambda case: payload(case, share=case.ranks)),
     ("per-rank", lambda case: payload(case, share=1 / case.ranks)),
@@ -131,8 +136,10 @@ def payload_bytes(ask: Ask) -> None:
         trials.append(expect.Trial(ask.call, (case,), expect.whole_number(ask.call, got, want), want))
     if all(trial.got == trial.want for trial in trials):
         return
-    shown = expect.first_wrong(trials) 
+    shown = expect.first_wrong(trials)
     for diagnosis, idea in _MISCONCEPTIONS:
         if all(trial.got == idea(*trial.args) for trial in trials):
-            raise Mistake(diagnosis, call=shown["call"], got=f"{shown['got']} bytes were counted", want=shown["want"])
+            raise Mistake(
+                diagnosis, call=shown["call"], got=f"{shown['got']} bytes were counted", want=shown["want"]
+            )
     raise Mistake("wrong-value", **shown)

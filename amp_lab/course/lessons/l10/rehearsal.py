@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -15,6 +16,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import TensorDataset
 
@@ -27,6 +29,10 @@ OUTLIER = 17  # the sample whose gradient overflows on the rank that has it
 _IN, _HIDDEN, _CLASSES = 5, 8, 3
 _FAR = 3e4
 _HOST = "127.0.0.1"
+
+# Groups are kept until the process ends. If a DDP model is the last that holds one, its threads are waited for with
+# Python's lock taken, which they may need themselves: then a script hangs, once in a while, behind its last line.
+_KEPT: list[Any] = []
 
 State = dict[str, torch.Tensor]
 
@@ -47,7 +53,7 @@ def make_model() -> nn.Module:
         torch.default_generator.manual_seed(11)
         model = nn.Sequential(nn.Linear(_IN, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, _CLASSES))
     with torch.no_grad():
-        model[0].weight[:, -1] = 0
+        model.get_submodule("0").get_parameter("weight")[:, -1] = 0
     return model
 
 
@@ -83,7 +89,7 @@ def play(stage: Stage, code: str, filename: str, path: str) -> None:
     stage.seen["script"] = seen
     store = _swap_group_for_environment(stage)
     model = make_model()
-    model.register_forward_pre_hook(lambda _model, inputs: _note_forward(seen, inputs[0]))
+    model.register_forward_pre_hook(partial(_note_forward, seen))
     with ExitStack() as stack:
         _watch(stack, seen)
         script = stage.run(_load, code, filename)
@@ -100,9 +106,9 @@ def play(stage: Stage, code: str, filename: str, path: str) -> None:
     del store
 
 
-def _swap_group_for_environment(stage: Stage) -> dist.Store:
+def _swap_group_for_environment(stage: Stage) -> TCPStore | None:
     """Close the group of the check, and set what torchrun sets: the script opens a group of its own."""
-    store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False) if stage.rank == 0 else None
+    store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False) if stage.rank == 0 else None
     ports = [store.port if store else 0]
     dist.broadcast_object_list(ports)
     dist.destroy_process_group()
@@ -141,7 +147,8 @@ def _watch(stack: ExitStack, seen: Seen) -> None:
 
     def init(*args: Any, **kwargs: Any) -> Any:
         _refuse_fixed_port(port, args, kwargs)
-        return _init(*args, **kwargs)
+        _init(*args, **kwargs)
+        _KEPT.append(dist.group.WORLD)
 
     _update, _init = torch.amp.GradScaler.update, dist.init_process_group
     for owner, name, new in (
@@ -172,7 +179,8 @@ def _refuse_fixed_port(port: str, args: tuple[Any, ...], kwargs: dict[str, Any])
         raise FixedPort(f"the group is to meet at port {os.environ.get('MASTER_PORT')}")
 
 
-def _note_forward(seen: Seen, inputs: torch.Tensor) -> None:
+def _note_forward(seen: Seen, _model: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+    inputs = given[0]
     rows = make_data()[0].to(inputs.dtype)
     same = (inputs.detach()[:, None] == rows).all(dim=2)
     samples = [int(row.int().argmax()) if row.any() else -1 for row in same]

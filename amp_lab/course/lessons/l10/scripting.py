@@ -71,7 +71,9 @@ def _rehearse(ask: Ask, code: str, filename: str, file: Path) -> list[Report]:
     for report in reports:
         seen: Seen | None = report.seen.get("script")
         if seen and seen.defined:
-            raise Mistake("no-train", call=f"`{Path(filename).name}`", got=", ".join(map(describe, seen.defined[:6])))
+            raise Mistake(
+                "no-train", call=f"`{Path(filename).name}`", got=", ".join(map(describe, seen.defined[:6]))
+            )
     ended = {report.ended for report in reports}
     if ended != {"returned"}:
         words = " and ".join(report.words for report in reports)
@@ -91,6 +93,12 @@ def _judge_training(call: str, seen: Sequence[Seen]) -> None:
         if each.barriers > _MOST_BARRIERS:
             got = f"rank {rank} entered {each.barriers} barriers in {len(each.forwards)} steps"
             raise Mistake("barriers", call=call, got=got, want="none")
+    for rank, each in enumerate(seen):
+        if len(each.scales) != len(each.forwards):
+            got = f"rank {rank} called `scaler.update()` {len(each.scales)} times"
+            raise Mistake(
+                "no-update", call=call, got=got, want=f"{len(each.forwards)} times, once in each step"
+            )
     place = _difference(seen[0].weights, seen[1].weights, 0.0)
     if place:
         got = f"`{place[0]}` is {place[1]} on rank 0 and {place[2]} on rank 1"
@@ -100,7 +108,7 @@ def _judge_training(call: str, seen: Sequence[Seen]) -> None:
     for rank, each in enumerate(seen):
         if each.scales != right:
             got = f"the scales of rank {rank} after its updates are {_listed(each.scales)}"
-            raise Mistake("no-update", call=call, got=got, want=_listed(right))
+            raise Mistake("other-scales", call=call, got=got, want=_listed(right))
 
 
 def _judge_samples(call: str, seen: Sequence[Seen]) -> None:
@@ -108,11 +116,17 @@ def _judge_samples(call: str, seen: Sequence[Seen]) -> None:
     ranks = [[sample for forward in each.forwards for sample in forward.samples] for each in seen]
     counts = [len(samples) for samples in ranks]
     if not any(counts):
-        raise Mistake("never-trains", call=call, got="`model` made no forward pass", want="one for each batch")
+        raise Mistake(
+            "never-trains", call=call, got="`model` made no forward pass", want="one for each batch"
+        )
     if counts != [_SHARE * EPOCHS] * RANKS:
         both = sorted(set(ranks[0][:SAMPLES]) & set(ranks[1][:SAMPLES]))
         words = f"rank 0 was given {counts[0]} samples in {EPOCHS} epochs, rank 1 {counts[1]}"
-        diagnosis = "same-samples" if len(both) > SAMPLES // 2 and min(counts) > _SHARE * EPOCHS else "samples-left-out"
+        diagnosis = (
+            "same-samples"
+            if len(both) > SAMPLES // 2 and min(counts) > _SHARE * EPOCHS
+            else "samples-left-out"
+        )
         raise Mistake(diagnosis, call=call, got=words, want=f"{_SHARE * EPOCHS} each")
     parts = [[samples[_SHARE * epoch :][:_SHARE] for epoch in range(EPOCHS)] for samples in ranks]
     for epoch in range(EPOCHS):
@@ -133,7 +147,12 @@ def _judge_samples(call: str, seen: Sequence[Seen]) -> None:
         raise Mistake("same-parts", call=call, got=got, want="others in each")
     largest = max(len(forward.samples) for each in seen for forward in each.forwards)
     if largest != BATCH:
-        raise Mistake("other-batches", call=call, got=f"the largest batch of a rank has {largest} samples", want=str(BATCH))
+        raise Mistake(
+            "other-batches",
+            call=call,
+            got=f"the largest batch of a rank has {largest} samples",
+            want=str(BATCH),
+        )
 
 
 def _judge_weights(call: str, seen: Sequence[Seen]) -> None:
@@ -185,7 +204,12 @@ def _judge_returned(call: str, got: Any, want: list[float]) -> None:
     if got is None:
         raise Mistake("returned-none", call=call, got=None, want="a list of scales")
     if isinstance(got, tuple):
-        shown = {"got": got[0], "kind": got[1], "want": "a list of floats", "advice": "`get_scale()` gives a float."}
+        shown = {
+            "got": got[0],
+            "kind": got[1],
+            "want": "a list of floats",
+            "advice": "`get_scale()` gives a float.",
+        }
         raise Mistake("wrong-type", call=call, **shown)
     if got != want:
         raise Mistake("wrong-scales", call=call, got=_listed(got), want=_listed(want))

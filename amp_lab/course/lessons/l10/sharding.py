@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from amp_lab.course.judging import expect
@@ -13,8 +16,11 @@ from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 
-SIZES = ((24, 2), (24, 1), (50, 4), (23, 2), (22, 4), (3, 4), (1, 3), (0, 2))
+SIZES = ((24, 2), (24, 1), (50, 4), (23, 2), (22, 4), (3, 4), (1, 3))
 Parts = list[list[int]]
+_STARTS = (
+    itertools.count()
+)  # where global random numbers begin: what ranks have drawn before differs in training, too
 
 
 @checker("10.2")
@@ -29,8 +35,7 @@ def shard(ask: Ask) -> None:
 
 def _part(ask: Ask, samples: int, rank: int, ranks: int, epoch: int, seed: int) -> list[int]:
     """Return the indices that the answer gives, or raise `Mistake` if they are none."""
-    # What ranks have drawn before differs, as it does in training.
-    torch.default_generator.manual_seed(1000 * rank + epoch)
+    _draw_differently(next(_STARTS))
     got = ask(samples, rank, ranks, epoch, seed)
     if got is None:
         raise Mistake("returned-none", call=ask.call, got=None, want="a list of indices")
@@ -42,6 +47,12 @@ def _part(ask: Ask, samples: int, rank: int, ranks: int, epoch: int, seed: int) 
         if not 0 <= index < samples:
             raise _mistake("no-such-sample", ask.call, f"index {index} was returned", f"0 to {samples - 1}")
     return [int(each) for each in got]
+
+
+def _draw_differently(start: int) -> None:
+    torch.default_generator.manual_seed(start)
+    random.seed(start)
+    np.random.seed(start % 2**32)
 
 
 def _parts(ask: Ask, samples: int, ranks: int, epoch: int = 0, seed: int = 0) -> Parts:
@@ -69,10 +80,12 @@ def _judge_epoch(ask: Ask, samples: int, ranks: int) -> None:
     if sizes[0] > share:
         raise _mistake("padded-too-much", call, seen, right)
     if len(dealt) < samples:
-        raise _mistake("global-random" if _depends_on_random(ask) else "own-shuffle" if sizes[0] == share else "not-all", call, seen, right)
+        raise _mistake(_why_not_all(ask, parts), call, seen, right)
     most = max(dealt.values(), default=0)
     if samples and most > -(-share * ranks // samples):
-        raise _mistake("padded-too-much", call, f"one sample is dealt {most} times", f"{-(-share * ranks // samples)}")
+        raise _mistake(
+            "padded-too-much", call, f"one sample is dealt {most} times", f"{-(-share * ranks // samples)}"
+        )
 
 
 def _judge_orders(ask: Ask, samples: int, ranks: int) -> None:
@@ -80,17 +93,26 @@ def _judge_orders(ask: Ask, samples: int, ranks: int) -> None:
     first, again, second = (_parts(ask, samples, ranks, epoch) for epoch in (0, 0, 1))
     other = _parts(ask, samples, ranks, seed=7)
     call = f"`shard({samples}, rank, {ranks}, epoch, seed)`"
-    begins = f"rank 0 begins with {_listed(first[0][:4])} in epoch 0 and with {_listed(second[0][:4])} in epoch 1"
+    begins = (
+        f"rank 0 begins with {_listed(first[0][:4])} in epoch 0 and with {_listed(second[0][:4])} in epoch 1"
+    )
     if first != again:
         seen = f"rank 0 begins with {_listed(first[0][:4])}, and then, with the same arguments, with {_listed(again[0][:4])}"
         raise _mistake("global-random", call, seen, "the same")
     flat = sorted(range(samples))
-    if samples > 4 and (_dealt_in_turn(first) == flat or [i for part in first for i in part][:samples] == flat):
+    if samples > 4 and (
+        _dealt_in_turn(first) == flat or [i for part in first for i in part][:samples] == flat
+    ):
         raise _mistake("never-shuffles", call, f"rank 0 gets {_listed(first[0][:4])}, …", "a random order")
     if first == second:
         raise _mistake("same-each-epoch", call, begins, "another order")
     if ranks > 1 and [set(part) for part in first] == [set(part) for part in second]:
-        raise _mistake("parts-stay", call, f"rank 0 has the samples {_listed(sorted(first[0])[:6])}, … in epochs 0 and 1", "others in each")
+        raise _mistake(
+            "parts-stay",
+            call,
+            f"rank 0 has the samples {_listed(sorted(first[0])[:6])}, … in epochs 0 and 1",
+            "others in each",
+        )
     if first == other:
         seen = f"rank 0 begins with {_listed(first[0][:4])} for seeds 0 and 7"
         raise _mistake("seed-unused", call, seen, "another order")
@@ -98,21 +120,32 @@ def _judge_orders(ask: Ask, samples: int, ranks: int) -> None:
 
 def _judge_random(ask: Ask) -> None:
     """Global random numbers go on as if nothing had been called."""
+
     def watched(*args: Any) -> bool:
-        before = torch.get_rng_state()
+        before, others = torch.get_rng_state(), (random.getstate(), np.random.get_state()[1].tolist())
         ask.answer(*args)
-        return torch.equal(before, torch.get_rng_state())
+        now = (random.getstate(), np.random.get_state()[1].tolist())
+        return torch.equal(before, torch.get_rng_state()) and others == now
 
     ask.call = "`shard(24, 0, 2, 3, 0)`"
     if not ask.run(watched, 24, 0, 2, 3, 0):
-        raise _mistake("random-disturbed", ask.call, "the global random numbers of PyTorch were moved on or set", "left alone")
+        raise _mistake(
+            "random-disturbed", ask.call, "global random numbers were drawn or seeded", "left alone"
+        )
+
+
+def _why_not_all(ask: Ask, parts: Parts) -> str:
+    """Name the reason for samples that no rank gets: another order on each rank, or the same part for all."""
+    if _depends_on_random(ask):
+        return "global-random"
+    return "not-all" if all(set(part) == set(parts[0]) for part in parts) else "own-shuffle"
 
 
 def _depends_on_random(ask: Ask) -> bool:
     """Ask twice after different random numbers."""
     found = []
     for start in (1, 2):
-        torch.default_generator.manual_seed(start)
+        _draw_differently(start)
         found.append(ask(24, 0, 2, 0, 0))
     return found[0] != found[1]
 

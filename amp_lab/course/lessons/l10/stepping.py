@@ -19,12 +19,16 @@ _RTOL = 0.02  # FP16 rounds, and right steps round in different places
 _MISCONCEPTIONS = (
     ("never-clears", lambda scene: Faults(clears=False)),
     ("not-divided", lambda scene: Faults(divisor=1)),
-    ("divides-by-ranks", lambda scene: Faults(divisor=2 * scene.count)),
-    ("last-only", lambda scene: Faults(first=scene.count - 1)),
-    ("last-only", lambda scene: Faults(first=scene.count - 1, divisor=1)),
+    ("divides-by-ranks", lambda scene: Faults(divisor=2 * scene.parts)),
+    ("last-only", lambda scene: Faults(first=scene.parts - 1)),
+    ("last-only", lambda scene: Faults(first=scene.parts - 1, divisor=1)),
     ("passes-by", lambda scene: Faults(unscales=False)),
 )
-UNSCALED = ("Attempted unscale_ but _scale is None", "Attempted step but _scale is None", "Attempted update but _scale is None")
+UNSCALED = (
+    "Attempted unscale_ but _scale is None",
+    "Attempted step but _scale is None",
+    "Attempted update but _scale is None",
+)
 _ERRORS = dict.fromkeys(UNSCALED, "unscaled") | {
     "unscale_() has already been called": "unscales-twice",
     "unscale_() is being called after step()": "unscales-twice",
@@ -51,9 +55,10 @@ def ddp_step(ask: Ask) -> None:
         for number in range(len(scene.plan)):
             ask.call = scene.call(number)
             steps = [row[index][number] for row in rows if len(row) > index and len(row[index]) > number]
-            if len(steps) < len(rows):
+            if len(steps) == len(rows):
+                _judge(ask.call, scene, number, steps)
+            elif not steps or all(report.ended != "died" for report in reports):
                 _tell_of_the_end(ask.call, reports)
-            _judge(ask.call, scene, number, steps)
 
 
 def _file_of(answer: object) -> str:

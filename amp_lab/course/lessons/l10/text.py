@@ -32,17 +32,22 @@ SCRIPT = Exercise(
             hint=2,
         ),
         "waits": Diagnosis(
-            "{call} does not end: {got}. A rank that enters an exchange waits until all ranks have entered it. "
+            "{call} does not come to its end: {got}. A rank that enters an exchange waits until all ranks have entered it. "
             "So all ranks make the same exchanges, in the same order.",
             hint=1,
         ),
-        "died": Diagnosis("{call}: {got}, without an error of Python.", hint=1),
+        "died": Diagnosis(
+            "{call} ended processes: {got}, without an error of Python. In exchanges of different sizes ranks end so.",
+            hint=1,
+        ),
         "never-trains": _seen("Nothing was trained.", hint=1),
         "same-samples": _seen(
             "The ranks trained with the same samples: twice the work for one result. A `DistributedSampler` gives each rank its own.",
             hint=2,
         ),
-        "samples-left-out": _seen("Each sample belongs to one rank in each epoch, and none to nobody.", hint=2),
+        "samples-left-out": _seen(
+            "Each sample belongs to one rank in each epoch, and none to nobody.", hint=2
+        ),
         "same-order": _seen(
             "A `DistributedSampler` shuffles with its seed and the number of the epoch, which is 0 until `set_epoch` is told another.",
             hint=2,
@@ -60,6 +65,10 @@ SCRIPT = Exercise(
             "{call} failed: {got}. The backward pass begins at `scaler.scale(loss)`.", hint=1
         ),
         "no-update": _seen("`scaler.update()` ends each step, and is called by every rank.", hint=1),
+        "other-scales": _seen(
+            "A scaler begins at 65536, and what it does then is its own matter: halve after an overflow, which all ranks see.",
+            hint=1,
+        ),
         "ranks-differ": _seen(
             "Each rank trains a model of its own: no gradient was averaged. Call the wrapped model, not the one inside of it.",
             hint=1,
@@ -177,11 +186,11 @@ STEP = Exercise(
     ),
     diagnoses={
         "waits": Diagnosis(
-            "{call} does not end: {got}. {other} The decision of one rank takes away an exchange that the other waits for.",
+            "{call} does not come to its end: {got}. The decision of one rank takes away an exchange that the other waits for.",
             hint=1,
         ),
         "died": Diagnosis(
-            "{call} ended the processes: {got}. The ranks were in different exchanges, of different sizes.",
+            "{call} ended processes: {got}, without an error of Python. Ranks that meet in exchanges of different sizes end so.",
             hint=1,
         ),
         "no-exchange": _seen(
@@ -195,7 +204,9 @@ STEP = Exercise(
         "barriers": _seen(
             "The all-reduce waits for all ranks by itself. A barrier only adds a wait.", hint=1
         ),
-        "unscaled": Diagnosis("{call} failed: {got}. Every backward pass begins at `scaler.scale(…)`.", hint=2),
+        "unscaled": Diagnosis(
+            "{call} failed: {got}. Every backward pass begins at `scaler.scale(…)`.", hint=2
+        ),
         "unscales-twice": Diagnosis(
             "{call} failed: {got}. `unscale_` comes once in a step, after the last backward pass; `scaler.step` does it by itself.",
             hint=1,
@@ -204,15 +215,14 @@ STEP = Exercise(
             "From here on, each rank trains a model of its own. Whether a step is made must come out the same on all ranks.",
             hint=1,
         ),
-        "scales-differ": _seen(
-            "One rank's scaler has seen something that the other's has not.", hint=1
-        ),
+        "scales-differ": _seen("One rank's scaler has seen something that the other's has not.", hint=1),
         "moved": _seen(
             "The gradients of this step are not finite on any rank, once they are averaged: the weights must stay.",
             hint=1,
         ),
         "no-checks": Diagnosis(
-            "{call} failed: {got}. `update` comes once, after `scaler.step`, which looks for infinities.", hint=1
+            "{call} failed: {got}. `update` comes once, after `scaler.step`, which looks for infinities.",
+            hint=1,
         ),
         "many-steps": _seen("A step is made once, when all micro-batches are through.", hint=1),
         "scale-moves": _seen("Nothing has overflowed, so the scale stays.", hint=1),
@@ -234,7 +244,9 @@ STEP = Exercise(
             "`optimizer.step()` was called directly, with gradients that are multiplied by the scale.", hint=1
         ),
         "no-autocast": _seen("Each forward pass belongs into an FP16 region.", hint=2),
-        "wrong-weights": _seen("No known mistake leads to these numbers. Go through your lines in their order.", hint=1),
+        "wrong-weights": _seen(
+            "No known mistake leads to these numbers. Go through your lines in their order.", hint=1
+        ),
         "wrong-answer": Diagnosis("{call} returned {got}; right is {want}.", hint=2),
     },
     why=(
@@ -267,9 +279,7 @@ PAYLOAD = Exercise(
         "counts-buffers": _seen(
             "Buffers have no gradients. (DDP broadcasts them, with another call.)", hint=2
         ),
-        "times-ranks": _seen(
-            "This is what all ranks together hand in. Asked is for one of them.", hint=1
-        ),
+        "times-ranks": _seen("This is what all ranks together hand in. Asked is for one of them.", hint=1),
         "per-rank": _seen("Each rank hands in all of its gradients, not a part of them.", hint=1),
         "counts-twice": _seen(
             "A parameter that two layers share has one gradient. `model.parameters()` names it once.", hint=1
@@ -324,9 +334,7 @@ DEADLOCKS = Exercise(
         "program-G": _program(
             "Rank 0 leaves the loop, rank 1 makes one more step, and waits in it. To stop is a decision for all ranks."
         ),
-        "program-H": _program(
-            "All ranks look at the same total, and so they leave in the same step."
-        ),
+        "program-H": _program("All ranks look at the same total, and so they leave in the same step."),
         "program-I": _program(
             "The error is caught, and with it went the exchange of this batch: from here on the ranks are out of step."
         ),

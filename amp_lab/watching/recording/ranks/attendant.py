@@ -7,7 +7,6 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 
 _EVERY: Final = 0.25  # seconds between two looks
 _LATEST: Final = (
-    300.0  # seconds: a wait that may be meant is spoken of then, or after half of the group's timeout
+    300.0  # seconds: of a wait that may be meant it speaks then, or after half of the group's timeout
 )
 _FOR_REPORT: Final = 3.0  # seconds that a report waits at most for what other ranks have to tell
 _FOR_FIRST: Final = 1.0  # and for the first sign of ranks that may not be watched at all
 _AFTERWARDS: Final = (
-    60.0  # seconds after the watch has ended, for which the others can see where this rank is
+    60.0  # seconds after the end of the watch, for which the others can see where this rank is
 )
 _RANKS: Final = 16  # of more ranks each looks less often: one process keeps the store of all
 
@@ -36,8 +35,8 @@ _RANKS: Final = 16  # of more ranks each looks less often: one process keeps the
 class Attendant:
     """Of one rank's watch, over all its starts and stops."""
 
-    def __init__(self, recorder: Recorder, say: Callable[[str], object] | None = None) -> None:
-        self._recorder, self._say = recorder, say or _say
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self.ranks, self._shelf = Ranks(recorder), Shelf(facts.shape_of(recorder.models))
         self._patience = min(facts.timeout() / 2, _LATEST)
         self._done = threading.Event()
@@ -58,6 +57,7 @@ class Attendant:
         record = self.ranks.record
         record.ended = record.error = ""
         record.broken = False
+        record.began, record.over = record.began or self._shelf.clock(), 0
         self._left_at = math.inf
         install(self._recorder, self.ranks)
         if self._thread is None:
@@ -77,7 +77,9 @@ class Attendant:
         record.broken = error is not None and facts.is_about_talk(error)
         record.error = "" if error is None else f"{type(error).__name__}: {str(error)[:200]}"
         self._left_at = time.monotonic()
-        self._tell()
+        if is_over:  # else there may be thousands of calls
+            record.over = self._shelf.clock()
+            self._tell()
 
     def _exits(self) -> None:
         self._done.set()
@@ -94,6 +96,7 @@ class Attendant:
         while not self._done.wait(self._every):
             if time.monotonic() - self._left_at > _AFTERWARDS:
                 self._thread = None
+                atexit.unregister(self._exits)
                 return
             try:
                 self._look()
@@ -102,7 +105,7 @@ class Attendant:
 
     def _look(self) -> None:
         record = self.ranks.record
-        place = facts.place_of(self._recorder._loop)
+        place = facts.place_of(self._recorder.thread)
         moved = (place.moved, record.begun, self._recorder.history.number)
         if moved != self._place:
             self._place, self._since, self._spoken = moved, time.monotonic(), False
@@ -125,7 +128,7 @@ class Attendant:
         self._spoken = True
         waiting = [each.rank for each in seen.records if each.waits]
         if record.rank == min(waiting, default=-1):
-            self._say(words)
+            _say(words)
 
     def _tell(self) -> None:
         with self._lock:
@@ -141,7 +144,9 @@ class Attendant:
         with self._lock:
             self._known.update({each.rank: each for each in self._shelf.of(others)})
         own = replace(self.ranks.record)
-        every = {**self._known, own.rank: own}
+        # One that was over before this one began is another: a rank may have watched something else before, by itself.
+        every = {rank: each for rank, each in self._known.items() if not 0 < each.over < own.began}
+        every[own.rank] = own
         return RanksSeen(own.rank, tuple(every[rank] for rank in sorted(every)))
 
     def seen_for_report(self) -> RanksSeen:

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import torch
 
-# Every number below it is exact in FP32, in which numbers of a GPU come to the host.
-_MODULUS: Final = 2**24
+# A prime, so that no bit of a number is without effect; what is below it is exact in FP32, in which numbers of a GPU
+# come to the host.
+_MODULUS: Final = 2**24 - 3
 _MOST: Final = 2**16  # elements of one tensor: more are thinned out
 _TENSORS: Final = 256
 _WHOLE: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

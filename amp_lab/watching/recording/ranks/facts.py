@@ -135,9 +135,15 @@ def random_state(parameters: Sequence[nn.Parameter]) -> int | None:
     device = parameters[0].device if parameters else torch.device("cpu")
     if device.type == "cpu":
         return zlib.crc32(torch.get_rng_state().numpy().tobytes())
-    if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+    if device.type == "cuda":
         return zlib.crc32(torch.cuda.get_rng_state(device).numpy().tobytes())
     return None
+
+
+def is_captured(parameters: Sequence[nn.Parameter]) -> bool:
+    """Return whether what is computed now becomes part of a CUDA graph."""
+    on_gpu = bool(parameters) and parameters[0].device.type == "cuda"
+    return on_gpu and torch.cuda.is_current_stream_capturing()
 
 
 def is_about_talk(error: BaseException) -> bool:

@@ -38,9 +38,8 @@ class Ranks:
         self._parameters = facts.compared_parameters(self.wrappers, recorder.models)
         self._forwards = 0
         self._synced: bool | None = None  # whether the forward pass since the last backward pass synchronises
-        self._averaged = self._orders = (
-            False  # after its first average DDP orders its buckets anew, with all ranks
-        )
+        # In the forward pass after the first average DDP orders its buckets anew, which all ranks do together.
+        self._averaged = self._orders = False
         self._window = [0, 0, 0]  # since the last step: backward passes that average, that do not, other talk
         self._sampled = self._looked = 0
         self._skips = Readings(self._read_skip, _TOGETHER)
@@ -57,7 +56,7 @@ class Ranks:
             recorder.listening
             and not self.record.inside
             and not recorder.backwards
-            and threading.get_ident() == recorder._loop
+            and threading.get_ident() == recorder.thread
         )
 
     def meets(self, kind: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -118,8 +117,10 @@ class Ranks:
 
     def talks(self, kind: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A collective of torch.distributed is called."""
-        if not self.is_the_loops() or facts.group_of(args, kwargs) != self.peers:
+        if not self.is_the_loops():
             return call(*args, **kwargs)
+        if facts.group_of(args, kwargs) != self.peers:
+            return self._talks_elsewhere(call, *args, **kwargs)
         if kind == "barrier":
             self._notice("barrier")
         else:
@@ -127,6 +128,13 @@ class Ranks:
             if kind == "all_reduce" and not self.record.replicas and self._step() <= _CLOSELY and args:
                 self.record.replicas = facts.is_gradient(args[0], self._parameters)
         return self.meets(kind, call, *args, **kwargs)
+
+    def _talks_elsewhere(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.record.elsewhere = True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self.record.elsewhere = False
 
     def joins(self) -> None:
         """The loop uses `join()`."""
@@ -175,6 +183,8 @@ class Ranks:
         step = self._step()
         if step == self._sampled or not (step <= _EVERY or step % _EVERY == 1):
             return
+        if facts.is_captured(self._parameters):
+            return
         self._sampled = step
         if (found := checksum(self._parameters)) is not None:
             self._weights.add(step, _number(found))
@@ -184,7 +194,7 @@ class Ranks:
     def _look(self, args: Any, kwargs: Any) -> None:
         """Take the checksums of a batch, and of the state of the random numbers."""
         step = self._step()
-        if step > _CLOSELY or step == self._looked:
+        if step > _CLOSELY or step == self._looked or facts.is_captured(self._parameters):
             return
         self._looked = step
         given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]

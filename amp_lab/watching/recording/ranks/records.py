@@ -47,6 +47,8 @@ class RankRecord:
         where: the line that runs, in words. `still` is for how many seconds nothing has moved there.
         queues: the host does not wait in a meeting itself, but later (NCCL).
         talking: the function of torch.distributed that runs at `where`, whether it was noted or not; "" for none.
+        elsewhere: it is in a collective of another group.
+        began, over: when its watch began and ended, by a clock that all ranks share; 0 for not yet.
         beat: goes up as long as the process lives.
         joined: the loop uses `join()`, for uneven inputs: then meetings and steps cannot be compared.
         meetings: the first ones and the last ones.
@@ -70,6 +72,9 @@ class RankRecord:
     still: float = 0.0
     queues: bool = False
     talking: str = ""
+    elsewhere: bool = False
+    began: int = 0
+    over: int = 0
     beat: int = 0
     joined: bool = False
     meetings: list[Meeting] = field(default_factory=list)
@@ -96,7 +101,8 @@ class RankRecord:
     @property
     def is_lost(self) -> bool:
         """Whether it will come to no other meeting: it has ended, or stands in a call that is none of its loop's."""
-        return self.ended in GONE or bool(self.talking and self.still >= STILL and not self.inside)
+        stands = self.talking and self.still >= STILL and not (self.inside or self.elsewhere)
+        return self.ended in GONE or bool(stands)
 
     def packed(self) -> bytes:
         """Return it as bytes, for a store."""

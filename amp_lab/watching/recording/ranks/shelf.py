@@ -24,16 +24,24 @@ class Shelf:
         """`shape` is a number of the models, by which the watches of all ranks find each other."""
         _numbers[shape] += 1
         store = _store()
-        key = f"amp_lab.watch/{shape}/{_numbers[shape]}"
-        self._store: Any = None if store is None else PrefixStore(key, store)
+        self._store: Any = None if store is None else PrefixStore("amp_lab.watch", store)
+        self._key = f"{shape}/{_numbers[shape]}"
 
     def lay_down(self, record: RankRecord) -> None:
         """Let the others see a record."""
         if self._store is not None:
             try:
-                self._store.set(str(record.rank), record.packed())
+                self._store.set(f"{self._key}/{record.rank}", record.packed())
             except Exception:  # the process that keeps the store has ended
                 self._store = None
+
+    def clock(self) -> int:
+        """Return a number that is larger each time, whichever rank asks."""
+        try:
+            return 0 if self._store is None else int(self._store.add("clock", 1))
+        except Exception:
+            self._store = None
+            return 0
 
     def of(self, ranks: Sequence[int]) -> list[RankRecord]:
         """Return the records of these ranks, as far as there are any."""
@@ -41,9 +49,10 @@ class Shelf:
         for rank in ranks:
             if self._store is None:
                 break
+            key = f"{self._key}/{rank}"
             try:
-                if self._store.check([str(rank)]):
-                    found.append(RankRecord.unpacked(self._store.get(str(rank))))
+                if self._store.check([key]):
+                    found.append(RankRecord.unpacked(self._store.get(key)))
             except Exception:
                 self._store = None
         return found

@@ -9,7 +9,7 @@ import torch
 
 from amp_lab.watching.recording.events import Stepped
 from amp_lab.watching.recording.run import Run
-from amp_lab.watching.report.source import code_of
+from amp_lab.watching.report.source import Code, code_of
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.rules.steps import by_line, in_steps, steps_of
 
@@ -81,7 +81,7 @@ def _condition(event: Stepped) -> str | None:
     if code is None or event.where is None:
         return None
     line = event.where.line
-    for scope in _scopes(code.tree, line):
+    for scope in _scopes(code, line):
         names = {_name_of_result(node, line) for node in ast.walk(scope)} - {None}
         for node in ast.walk(scope):
             if isinstance(node, ast.If | ast.While | ast.IfExp) and _asks(node.test, names, line):
@@ -91,11 +91,11 @@ def _condition(event: Stepped) -> str | None:
     return None
 
 
-def _scopes(tree: ast.AST, line: int) -> list[ast.AST]:
+def _scopes(code: Code, line: int) -> list[ast.AST]:
     """Return the innermost function around a line, or the module."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    inner = [e for e in ast.walk(tree) if isinstance(e, kinds) and e.lineno <= line <= (e.end_lineno or 0)]
-    return [inner[-1] if inner else tree]
+    inner = [e for e in code.nodes if isinstance(e, kinds) and e.lineno <= line <= (e.end_lineno or 0)]
+    return [inner[-1] if inner else code.tree]
 
 
 def _name_of_result(node: ast.AST, line: int) -> str | None:

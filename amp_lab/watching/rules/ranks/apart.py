@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from amp_lab.watching.recording.events import Event, Stepped
 from amp_lab.watching.recording.run import Run
@@ -183,6 +184,6 @@ def replicas_drift(run: Run) -> Iterator[Finding]:
 
 
 def event_of(run: Run, step: int) -> Event | None:
-    """Return the call that took a step, or the one that is nearest to it."""
-    taken: list[Event] = list(run.of(Stepped))
-    return min(taken, key=lambda each: abs(each.step - step), default=None)
+    """Return the call that took a step; where that was not kept, one of the nearest step in its place."""
+    nearest = min(run.of(Stepped), key=lambda each: abs(each.step - step), default=None)
+    return None if nearest is None else replace(nearest, step=max(step, 1))

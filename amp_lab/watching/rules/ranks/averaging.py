@@ -9,8 +9,6 @@ from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.rules.steps import in_nearly_all, in_steps, steps_of
 
-_LISTED = 6  # steps in a sentence
-
 
 def notices(run: Run, what: str) -> list[Noticed]:
     """Return what a rank noticed of itself, by its name."""
@@ -54,7 +52,7 @@ def never_averaged(run: Run) -> Iterator[Finding]:
     found = notices(run, "never averaged")
     if found:
         yield Finding(
-            f"Every backward pass of {in_steps(steps_of(found)[:_LISTED])} followed a forward pass in no_sync(): "
+            f"Every backward pass of {in_steps(steps_of(found))} followed a forward pass in no_sync(): "
             "DDP averaged no gradients, and each rank took a step of its own.",
             tuple(found),
             {},
@@ -100,7 +98,7 @@ def no_sync_backward_only(run: Run) -> Iterator[Finding]:
     found = notices(run, "no_sync after forward")
     if found:
         yield Finding(
-            f"In {in_steps(steps_of(found)[:_LISTED])} a backward pass ran in no_sync(), but its forward pass did not: "
+            f"In {in_steps(steps_of(found))} a backward pass ran in no_sync(), but its forward pass did not: "
             "DDP averaged the gradients all the same.",
             tuple(found),
             {},

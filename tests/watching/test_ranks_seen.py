@@ -1,0 +1,173 @@
+"""What records of ranks tell when they are laid beside each other, and how they are made: in one process."""
+
+import pytest
+import torch
+
+from amp_lab.watching.recording.ranks.checksums import checksum
+from amp_lab.watching.recording.ranks.records import FIRST, Meeting, RankRecord
+from amp_lab.watching.recording.ranks.seen import RanksSeen
+
+
+def record(rank, **fields):
+    return RankRecord(rank, replicas=True, scales_until=9, skips_until=9, **fields)
+
+
+def seen(*records):
+    return RanksSeen(0, records)
+
+
+def meetings(*kinds, forwards=None):
+    return [
+        Meeting(n, kind, n, (forwards or {}).get(n, n), f"train.py:{n}: f()")
+        for n, kind in enumerate(kinds, 1)
+    ]
+
+
+def test_nothing_is_apart_where_all_is_equal():
+    same = {
+        "scales": [(1, 2.0), (4, 1.0)],
+        "skips": [4],
+        "weights": [(1, 7), (2, 8)],
+        "meetings": meetings("backward"),
+    }
+    both = seen(record(0, **same), record(1, **same))
+    assert (both.skips_apart(), both.scales_apart(), both.weights_apart()) == (None, None, None)
+    assert (both.decided_apart(), both.stuck()) == (None, None)
+
+
+def test_the_first_step_apart_is_named_with_all_ranks():
+    three = seen(*(record(rank, skips=[2, 5] if rank == 1 else [2], scales=[(1, 4.0)]) for rank in range(3)))
+    apart = three.skips_apart()
+    assert apart is not None
+    assert (apart.step, apart.words) == (5, "taken on ranks 0 and 2, skipped on rank 1")
+
+
+def test_only_steps_that_all_have_told_of_are_compared():
+    one, other = record(0, skips=[8]), record(1)
+    other.skips_until = 7
+    assert seen(one, other).skips_apart() is None
+    other.skips_until = 8
+    assert seen(one, other).skips_apart().step == 8
+
+
+def test_a_scale_is_compared_between_its_changes():
+    apart = seen(
+        record(0, scales=[(1, 4.0), (3, 8.0)]), record(1, scales=[(1, 4.0), (5, 8.0)])
+    ).scales_apart()
+    assert apart is not None
+    assert (apart.step, apart.of_each) == (3, ((0, 8.0), (1, 4.0)))
+
+
+def test_weights_that_come_together_again_have_not_drifted():
+    """Local SGD averages the weights every few steps."""
+    one = record(0, weights=[(1, 1), (2, 2), (3, 3)])
+    assert seen(one, record(1, weights=[(1, 1), (2, 9), (3, 3)])).weights_apart() is None
+    apart = seen(one, record(1, weights=[(1, 1), (2, 9), (3, 9)])).weights_apart()
+    assert apart is not None
+    assert apart.step == 2
+
+
+def test_weights_that_need_not_be_equal_are_not_compared():
+    one, other = record(0, weights=[(1, 1)]), record(1, weights=[(1, 2)])
+    other.replicas = False
+    assert seen(one, other).weights_apart() is None
+
+
+@pytest.mark.parametrize("change", [{"joined": True}, None])
+def test_nothing_is_compared_with_join_or_without_another_rank(change):
+    one = record(0, skips=[1], scales=[(1, 1.0)], weights=[(1, 1)], inputs=[(1, 1), (2, 2)])
+    other = record(1, scales=[(1, 2.0)], weights=[(1, 2)], inputs=[(1, 1), (2, 2)], **(change or {}))
+    both = seen(one, other) if change else seen(one)
+    assert (both.skips_apart(), both.scales_apart(), both.weights_apart()) == (None, None, None)
+    assert both.same(lambda each: each.inputs) == []
+
+
+def test_the_same_batch_must_be_the_same_in_every_step():
+    one = record(0, inputs=[(1, 1), (2, 2), (3, 3)])
+    assert seen(one, record(1, inputs=[(1, 1), (2, 2), (3, 3)])).same(lambda each: each.inputs) == [1, 2, 3]
+    assert seen(one, record(1, inputs=[(1, 1), (2, 9), (3, 3)])).same(lambda each: each.inputs) == []
+
+
+def test_calls_are_compared_by_kind_and_backward_passes_by_what_was_before():
+    one = record(0, meetings=meetings("backward", "backward", "barrier"))
+    met = seen(one, record(1, meetings=meetings("backward", "barrier", "backward"))).decided_apart()
+    assert met is not None
+    assert (met[0].kind, met[1].kind, met[0].number) == ("backward", "barrier", 2)
+    left_out = record(1, meetings=meetings("backward", "backward", forwards={2: 3}))
+    assert seen(one, left_out).decided_apart()[1].forwards == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "is_certain", "left"),
+    [
+        ({"ended": "raised", "error": "ValueError: no"}, True, True),
+        ({"ended": "left"}, False, True),  # it may come back: a function that is watched is left in each step
+        ({"ended": "left", "talking": "dist.barrier()", "still": 2.0}, True, True),
+        ({"ended": "silent"}, True, True),
+        ({}, False, False),
+        ({"talking": "dist.barrier()", "still": 2.0}, True, False),
+        ({"talking": "dist.barrier()", "still": 2.0, "elsewhere": True}, False, False),
+        ({"ended": "raised", "broken": True}, True, False),
+    ],
+)
+def test_who_is_awaited_in_vain(other, is_certain, left):
+    waits = record(
+        0, begun=3, inside="backward", still=2.0, meetings=meetings("backward", "backward", "backward")
+    )
+    stuck = seen(waits, record(1, begun=2, step=2, **other)).stuck()
+    assert stuck is not None
+    assert (stuck.is_certain, stuck.left) == (is_certain, left)
+    assert stuck.words.startswith("rank 0 waits in backward of step 3 (train.py:3: f()); rank 1 ")
+
+
+def test_nobody_is_awaited_who_has_come_as_far():
+    waits = record(0, begun=3, inside="backward", still=9.0, meetings=meetings(*["backward"] * 3))
+    assert seen(waits, record(1, begun=3, inside="backward")).stuck() is None  # it still computes
+    assert seen(waits, record(1, begun=3, ended="left")).stuck() is None
+    waits.still = 0.5
+    assert seen(waits, record(1, begun=2, ended="raised")).stuck() is None  # not for long
+
+
+def test_a_host_that_runs_ahead_of_its_gpu_waits_behind_the_call():
+    waits = record(0, begun=3, still=2.0, queues=True, meetings=meetings(*["backward"] * 3))
+    assert seen(waits, record(1, begun=2, ended="raised")).stuck().is_certain
+
+
+def test_a_rank_without_a_sign_of_life_is_marked():
+    before = seen(record(0), record(1, beat=4), record(2, beat=4))
+    after = seen(record(0), record(1, beat=4), record(2, beat=5)).without_those_silent_since(before)
+    assert [each.ended for each in after.records] == ["", "silent", ""]
+
+
+def test_a_record_comes_out_of_the_store_as_it_went_in():
+    full = record(
+        1, meetings=meetings("backward"), scales=[(1, 2.0)], weights=[(1, 7)], skips=[3], where="a.py:1"
+    )
+    assert RankRecord.unpacked(full.packed()) == full
+    assert len(full.meetings) <= FIRST
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.bool]
+)
+def test_checksums_tell_bits_apart(dtype):
+    numbers = (torch.arange(24.0).reshape(4, 6) % 2).to(dtype)
+    other = numbers.clone()
+    other[3, 5] = 0
+    assert checksum([numbers]).item() == checksum([numbers.clone()]).item()
+    assert checksum([numbers.t()]).item() == checksum([numbers.t().contiguous()]).item()
+    assert checksum([numbers]).item() != checksum([other]).item()
+    assert 0 <= checksum([numbers, other]).item() < 2**24
+
+
+def test_checksums_tell_weights_apart_that_were_exchanged_and_nan_from_zero():
+    one, other = torch.tensor([1.0]), torch.tensor([2.0])
+    assert checksum([one, other]).item() != checksum([other, one]).item()
+    assert checksum([torch.tensor([torch.nan])]).item() != checksum([torch.tensor([0.0])]).item()
+    assert checksum([torch.empty(0), torch.empty(3, device="meta"), "no tensor"]) is None
+
+
+def test_a_large_tensor_is_thinned_out_in_the_same_way_each_time():
+    large = torch.arange(2.0**18)
+    assert checksum([large]).item() == checksum([large.clone()]).item()
+    assert checksum([large]).item() != checksum([large + 1]).item()
