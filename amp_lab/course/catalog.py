@@ -69,8 +69,8 @@ COMMON_DIAGNOSES: Mapping[str, Diagnosis] = {
         '`check("{id}", "{file}")`.'
     ),
     "no-such-file": Diagnosis(
-        "`check` was given {got}, and there is no such file in the folder of this page. Run the cell above that begins with "
-        "`%%writefile`."
+        "`check` was given {got}, and there is no such file in the folder of this page. Run the cell above that begins "
+        "with `%%writefile`."
     ),
     "not-refused": Diagnosis(
         "{call} {got}; it should raise a `{want}`, for this argument is outside of what the exercise allows. Test the "
@@ -98,8 +98,8 @@ class Exercise:
     `function` is the name of what the learner writes. `diagnoses` maps an id to a sentence that names the
     misconception; `{got}` in it is replaced by what was observed, and so is every other name in braces that the
     check supplies. `hints` go from the idea, over which call to use, to nearly code. `why` says why the solution is
-    right; it is shown after success. `file` is the path of the answer where that is a file, which a cell writes that begins
-    with `%%writefile`; `function` is then what stands in it.
+    right; it is shown after success. `file` is the path of an answer that is a file, written by
+    a cell that begins with `%%writefile`; `function` is then what stands in it.
     """
 
     id: str

@@ -4,6 +4,7 @@
 """
 
 import atexit
+import multiprocessing
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -53,10 +54,16 @@ class FileBank(Bank):
 
     def __init__(self, exercise_id: str) -> None:
         super().__init__(exercise_id)
-        self._folder = Path(tempfile.mkdtemp(prefix="amp-lab-answers-"))
-        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder: Path | None = None
+        if (
+            multiprocessing.parent_process() is None
+        ):  # the ranks of a launch import the bank, too, and need no files
+            self._folder = Path(tempfile.mkdtemp(prefix="amp-lab-answers-"))
+            atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
 
     def _written(self, answer: Callable[[], str]) -> Path:
+        if self._folder is None:
+            return Path(answer.__name__)
         path = self._folder / f"{answer.__name__}.py"
         path.write_text(answer(), encoding="utf-8")
         return path

@@ -37,8 +37,8 @@ class Report:
     """What one rank tells of itself.
 
     `ended` says how: "returned", with a `value`; "failed", with what the guard says: `fault` and `sentence`; "waits",
-    with its `place` in words; "alone", because another rank did not come to a meeting; "died"; "broke", by an error of the play. `seen` is what the play
-    noted, however it ended; `at` is when that was.
+    with its `place` in words; "alone", because another rank did not come to a meeting; "died"; "broke", by an error of
+    the play. `seen` is what the play noted, however it ended; `at` is when that was.
     """
 
     rank: int
@@ -110,13 +110,11 @@ class Stage:
 
     def watch(self, quiet_s: float) -> None:
         """Look, in a thread, whether the learner's code still computes; where it only waits, tell of it and end."""
-        main, parent = threading.main_thread().ident, os.getppid()
+        main = threading.main_thread().ident
         assert main is not None
         since, worked = time.monotonic(), time.process_time()
         while True:
             time.sleep(_LOOK_S)
-            if os.getppid() != parent:  # nobody is left to whom this rank could tell anything
-                os._exit(1)
             now, work = time.monotonic(), time.process_time()
             if not self._in_code or work - worked > _IDLE_SHARE * quiet_s:
                 since, worked = now, work
@@ -135,7 +133,7 @@ def available() -> bool:
 
 @functools.cache
 def warm_up() -> None:
-    """Start the server that processes come from, which imports PyTorch: once, and not in the time of the learner's code."""
+    """Start the server that processes come from, which imports PyTorch: once, not in the learner's time."""
     run_ranks(_do_nothing, 1)
 
 
@@ -161,6 +159,8 @@ def _read(folder: Path, outcome: Outcome) -> Report:
     with suppress(FileNotFoundError):
         report: Report = pickle.loads((folder / f"report {outcome.rank}").read_bytes())
         return report
+    if outcome.ended in ("timed out", "stopped"):  # in C++ code that lets no thread of Python run
+        return Report(outcome.rank, "waits")
     # What the learner's code raises is in a report: an error without one is the play's.
     return Report(outcome.rank, "broke" if outcome.ended == "raised" else "died", error=outcome.traceback)
 

@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def file(self) -> str:
-        """The file that the cell writes with `%%writefile`, or ""; its code then runs elsewhere and binds no name here."""
+        """The file that the cell writes with `%%writefile`, or "": its code binds no name on the page then."""
         found = _WRITES_FILE.match(self.text) if self.kind == "code" else None
         return found[1] if found else ""
 
@@ -387,9 +387,7 @@ def _read_check(call: ast.Call, lesson: str) -> _Check:
         case ast.Call(args=[_, ast.Constant(value=str(name))], keywords=[]) if not name.isidentifier():
             return _Check(exercise_id, call.lineno, name)
     advice = f'pass it by its name: `check("{exercise_id}", name)`'
-    raise _Fault(
-        call.lineno, f"`check` takes one answer, a function, a class or the name of a file; {advice}"
-    )
+    raise _Fault(call.lineno, f"`check` takes one answer, a function or class; {advice}")
 
 
 def _names_with_blocks(tree: ast.Module, blocks: list[Block]) -> frozenset[str]:

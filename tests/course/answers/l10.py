@@ -194,7 +194,7 @@ def early_stop_of_rank_1():
     return changed(
         (
             "            optimizer.zero_grad()",
-            "            if dist.get_rank() and len(scales) > 6:\n                break\n            optimizer.zero_grad()",
+            "            if dist.get_rank() and len(scales) > 6:\n                break\n            optimizer.zero_grad()",  # noqa: E501
         )
     )
 
@@ -283,7 +283,7 @@ def update_on_rank_0():
     return changed(
         (
             "            scaler.update()",
-            "            if dist.get_rank() == 0:\n                scaler.update()\n            else:\n                scaler._per_optimizer_states.clear()",
+            "            if dist.get_rank() == 0:\n                scaler.update()\n            else:\n                scaler._per_optimizer_states.clear()",  # noqa: E501
         )
     )
 
@@ -365,7 +365,7 @@ def saves_first():
         ("    if dist.get_rank() == 0:\n        torch.save(model.state_dict(), path)\n", ""),
         (
             "    for epoch in range(epochs):",
-            "    if dist.get_rank() == 0:\n        torch.save(model.state_dict(), path)\n    for epoch in range(epochs):",
+            "    if dist.get_rank() == 0:\n        torch.save(model.state_dict(), path)\n    for epoch in range(epochs):",  # noqa: E501
         ),
     )
 
@@ -629,7 +629,9 @@ def one_exchange_by_hand(ddp, optimizer, scaler, loss_function, micro_batches):
             both_passes(ddp, scaler, loss_function, batch, len(micro_batches) * dist.get_world_size())
     flat = torch.cat([each.grad.flatten() for each in ddp.parameters()])
     dist.all_reduce(flat)
-    for each, part in zip(ddp.parameters(), flat.split([each.numel() for each in ddp.parameters()])):
+    for each, part in zip(
+        ddp.parameters(), flat.split([each.numel() for each in ddp.parameters()]), strict=True
+    ):
         each.grad.copy_(part.view_as(each))
     return finish(optimizer, scaler)
 
@@ -704,7 +706,7 @@ def leaves_bad_ones_out(ddp, optimizer, scaler, loss_function, micro_batches):
 
 
 @step.wrong("barriers")
-def barrier_in_the_step(ddp, optimizer, scaler, loss_function, micro_batches):
+def waits_before(ddp, optimizer, scaler, loss_function, micro_batches):
     dist.barrier()
     return a_context_for_each(ddp, optimizer, scaler, loss_function, micro_batches)
 
@@ -824,12 +826,12 @@ def clears_each(ddp, optimizer, scaler, loss_function, micro_batches):
 
 
 @step.wrong("never-clears")
-def no_zero_grad(*args):
+def never_clears(*args):
     return stepping(but_the_last, clear=False)(*args)
 
 
 @step.wrong("passes-by")
-def optimizer_directly(ddp, optimizer, scaler, loss_function, micro_batches):
+def steps_by_itself(ddp, optimizer, scaler, loss_function, micro_batches):
     optimizer.zero_grad()
     for number, batch in enumerate(micro_batches):
         with but_the_last(ddp, number, micro_batches):

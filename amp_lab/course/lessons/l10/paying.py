@@ -62,7 +62,7 @@ def _frozen() -> nn.Module:
 
 def _tied() -> nn.Module:
     model = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5))
-    model[2].weight = model[0].weight  # type: ignore[assignment]
+    model[2].weight = model[0].weight
     return model
 
 

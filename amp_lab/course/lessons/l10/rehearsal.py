@@ -1,4 +1,4 @@
-"""One rehearsal of a learner's script for exercise 10.1: `train` on two ranks, as torchrun would start it, and watched."""
+"""A rehearsal of the script of exercise 10.1: `train` on two ranks, as torchrun would start it, and watched."""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ def _judge_orders(ask: Ask, samples: int, ranks: int) -> None:
         f"rank 0 begins with {_listed(first[0][:4])} in epoch 0 and with {_listed(second[0][:4])} in epoch 1"
     )
     if first != again:
-        seen = f"rank 0 begins with {_listed(first[0][:4])}, and then, with the same arguments, with {_listed(again[0][:4])}"
+        now = _listed(again[0][:4])
+        seen = f"rank 0 begins with {_listed(first[0][:4])}, and then, with the same arguments, with {now}"
         raise _mistake("global-random", call, seen, "the same")
     flat = sorted(range(samples))
     if samples > 4 and (
@@ -122,16 +123,20 @@ def _judge_random(ask: Ask) -> None:
     """Global random numbers go on as if nothing had been called."""
 
     def watched(*args: Any) -> bool:
-        before, others = torch.get_rng_state(), (random.getstate(), np.random.get_state()[1].tolist())
+        before = _random_states()
         ask.answer(*args)
-        now = (random.getstate(), np.random.get_state()[1].tolist())
-        return torch.equal(before, torch.get_rng_state()) and others == now
+        return before == _random_states()
 
     ask.call = "`shard(24, 0, 2, 3, 0)`"
     if not ask.run(watched, 24, 0, 2, 3, 0):
         raise _mistake(
             "random-disturbed", ask.call, "global random numbers were drawn or seeded", "left alone"
         )
+
+
+def _random_states() -> tuple[Any, ...]:
+    numpy: Any = np.random.get_state()
+    return random.getstate(), torch.get_rng_state().tolist(), numpy[1].tolist(), numpy[2]
 
 
 def _why_not_all(ask: Ask, parts: Parts) -> str:
@@ -147,7 +152,7 @@ def _depends_on_random(ask: Ask) -> bool:
     for start in (1, 2):
         _draw_differently(start)
         found.append(ask(24, 0, 2, 0, 0))
-    return found[0] != found[1]
+    return bool(found[0] != found[1])
 
 
 def _dealt_in_turn(parts: Parts) -> list[int]:

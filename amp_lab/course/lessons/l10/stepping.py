@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,7 +16,7 @@ from amp_lab.course.lessons.l10.steps import SCENES, Faults, Other, Scene, State
 NOT_HERE = "Processes cannot be started in this way on Windows. In WSL they can."
 _RTOL = 0.02  # FP16 rounds, and right steps round in different places
 # The first that leads to the same numbers is told.
-_MISCONCEPTIONS = (
+_MISCONCEPTIONS: tuple[tuple[str, Callable[[Scene], Faults]], ...] = (
     ("never-clears", lambda scene: Faults(clears=False)),
     ("not-divided", lambda scene: Faults(divisor=1)),
     ("divides-by-ranks", lambda scene: Faults(divisor=2 * scene.parts)),

@@ -1,4 +1,4 @@
-"""Steps of two ranks for exercise 10.3: scenes, what a rank does in them, and what is right, computed in one process."""
+"""Steps of two ranks for exercise 10.3: scenes, what a rank does in them, and what is right, from one process."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Faults(NamedTuple):
 
 
 @functools.cache
-def expected(scene: Scene, faults: Faults = Faults()) -> list[tuple[State, float]]:
+def expected(scene: Scene, faults: Faults = Faults()) -> list[tuple[State, float]]:  # noqa: B008 (it cannot be changed)
     """Return weights and scale after each step, computed in one process from the batches of all ranks."""
     model = make_model(scene)
     scale, states = _SCALE, []

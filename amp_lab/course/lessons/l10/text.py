@@ -21,7 +21,7 @@ SCRIPT = Exercise(
         "`DataLoader(…, sampler=…)`, and wants to be told the number of each epoch. The wrapper puts `module.` before all names.",
         "Group, wrapper, sampler, loader, SGD and scaler, in this order. For each epoch `set_epoch`; for each batch clear, "
         "`autocast` in FP16 around forward pass and loss, scaled backward pass, step, update, and note `get_scale()`. After the loop the state dict of `model` itself, "
-        "where `dist.get_rank()` is 0; then `destroy_process_group`.",
+        "where `dist.get_rank()` is 0; then `del` the wrapped model, which holds on to the group, and `destroy_process_group`.",
     ),
     diagnoses={
         "no-train": Diagnosis(
