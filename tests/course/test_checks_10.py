@@ -68,7 +68,7 @@ def run_program(stage, letter, folder):
         return loss.item()
 
     batches = batches_of(letter, rank)
-    given = {"ranks": 2, "path": f"{folder}/model.pt", "dev_batch": batches[0]}
+    given = {"ranks": 2, "time": time, "path": f"{folder}/model.pt", "dev_batch": batches[0]}
     names = globals() | locals() | given
     stage.run(exec, compile(PROGRAMS[letter].code, letter, "exec"), names)
     return scaler.get_scale(), len(made)

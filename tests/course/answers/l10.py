@@ -48,6 +48,7 @@ def train(model, dataset, device, path, epochs=3, batch_size=32):
             scales.append(scaler.get_scale())
     if dist.get_rank() == 0:
         torch.save(model.state_dict(), path)
+    del ddp
     dist.destroy_process_group()
     return scales
 """
@@ -79,6 +80,11 @@ def saves_through_the_wrapper_and_meets():
             "DataLoader(dataset, sampler=sampler, batch_size=batch_size)",
         ),
     )
+
+
+@script.right
+def keeps_the_wrapper():
+    return changed(("    del ddp\n", ""))
 
 
 @script.right
@@ -372,7 +378,7 @@ def saves_first():
 
 @script.wrong("group-left")
 def never_closes():
-    return changed(("    dist.destroy_process_group()\n", ""))
+    return changed(("    del ddp\n    dist.destroy_process_group()\n", ""))
 
 
 @script.wrong("wrong-scales")

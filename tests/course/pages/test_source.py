@@ -135,6 +135,23 @@ def test_a_block_may_be_the_body_of_an_inner_function():
     ]
 
 
+def test_an_answer_may_be_a_file_that_a_cell_writes():
+    cell = [
+        "# %%writefile scratch/one.py",
+        "def f(x):",
+        f"    {source.BEGIN}",
+        "    return x",
+        f"    {source.END}",
+    ]
+    text = "\n".join(["# %%", "f = 1", "# %%", *cell, "# %%", 'check("4.1", "scratch/one.py")', ""])
+    found = source.read(text, PATH)
+    assert found.answers["4.1"][0].file == "scratch/one.py"
+    assert source.solution_of(text, PATH, "4.1") == "%%writefile scratch/one.py\ndef f(x):\n    return x"
+    for name in ('"scratch/two.py"', "f", '"f"'):
+        with pytest.raises(source.SourceError):
+            source.read(text.replace('"scratch/one.py")', f"{name})"), PATH)
+
+
 def test_a_lesson_without_exercises_is_allowed():
     text = "# %% [markdown]\n# Text.\n\n# %%\nx = 1\n"
     assert source.exercise_ids(text, PATH) == ()
