@@ -128,6 +128,34 @@ def test_at_an_epochs_end_any_number_of_ranks_goes_on(run, tmp_path):
     assert (alone.step, len(alone.history.epochs)) == (44, 3)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_in_one_epoch_from_two_ranks_to_three_to_one(small, tmp_path):  # noqa: F811
+    """No sample is left out, though some come twice; and a checkpoint that is loaded and saved again means the same."""
+
+    def part(rank, ranks, stop=None, resume=True):
+        seen = []
+        trainer = small(wrap=ranks > 1, checkpoints=tmp_path if resume is True else None)
+        trainer.model.register_forward_pre_hook(lambda _, args: seen.extend(map(tuple, args[0].tolist())))
+        trainer.callback = lambda record: trainer.step == stop and trainer.stop()
+        loader = DataLoader(small.data, 4, sampler=DistributedSampler(small.data, ranks, rank, seed=4))
+        trainer.fit(loader, resume=resume)
+        return seen
+
+    def parts(ranks, stop):
+        return sum(values(run_ranks(part, ranks, ranks, stop)), [])
+
+    everything = {tuple(each) for each in small.data.tensors[0].tolist()}
+    seen = parts(2, 6)
+    again = small(wrap=False)
+    again.load(Checkpoints(tmp_path).newest)
+    again.save(tmp_path / "again.pt")
+    assert set(seen + part(0, 1, resume=tmp_path / "again.pt")) == everything
+    seen += parts(3, 8)
+    assert len(seen) == 7 * 2 * 4 + 2 * 3 * 4
+    assert len(set(seen)) == len(seen) - 8  # 56 samples were done, which are no whole number of steps of 12
+    assert set(seen + part(0, 1)) == everything
+
+
 def test_in_mid_epoch_an_order_that_is_not_known_is_refused(run, small, tmp_path):  # noqa: F811
     values(run_ranks(lambda rank: bool(run(rank, stop=6, epochs=1))))
     layers = torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3)

@@ -36,6 +36,14 @@ def reseed(rank: int) -> None:
     random.seed(seed)
 
 
+def dealt(loader: Any, ranks: int) -> dict[str, Any]:
+    """Return in what parts a loader's batches are taken: so many samples of so many ranks at a time.
+
+    A place counts batches of one rank, and only with this does it say how much of the epoch is done.
+    """
+    return {"ranks": ranks, "batch": getattr(loader, "batch_size", None), "order": order(loader)}
+
+
 def order(loader: Any) -> dict[str, Any] | None:
     """Return what decides the order of an epoch's samples on all ranks together; None if that is not known."""
     sampler = getattr(loader, "sampler", None)
@@ -53,24 +61,25 @@ def redealt(trainer: Trainer, kept: Mapping[str, Any], before: int, loader: Any)
     Raises:
         CheckpointError: "mismatch", in the middle of an epoch whose order is not known, or is another one.
     """
-    place, now = kept["train"], trainer.ranks.size
-    done = sum(each.samples for each in trainer.history.steps if each.epoch == trainer.epoch)
-    size = getattr(loader, "batch_size", None)
-    if not done or place["start"] is None:
+    place, now = kept["train"], dealt(loader, trainer.ranks.size)
+    size, then = now["batch"], place.get("dealt") or {}
+    if not place["taken"] or place["start"] is None:
         _warn_of_other_steps(trainer, before, size)
         return {**kept, "train": {**place, "taken": 0, "start": None, "length": length(loader)}}
-    if size is None or place.get("order") is None or place["order"] != order(loader):
+    if size is None or then.get("batch") is None or now["order"] is None or then["order"] != now["order"]:
         raise CheckpointError(
-            f"the checkpoint was saved in the middle of an epoch by {before} ranks, and {now} are here: which samples "
+            f"the checkpoint was saved in the middle of an epoch by {before} ranks, and {now['ranks']} are here: which samples "
             "are left is known only for the same data in the order of a DistributedSampler with the same seed "
             f"(num_replicas=1 for one process). Go on with {before} ranks, or from a checkpoint of an epoch's end",
             "mismatch",
         )
     _warn_of_other_steps(trainer, before, size)
-    taken, again = divmod(done, size * now)
+    # Not the samples of the history: what came a second time is in there twice.
+    done = min(place["taken"] * then["batch"] * before, now["order"]["samples"])
+    taken, again = divmod(done, size * now["ranks"])
     if again and trainer.ranks.first:
         warnings.warn(
-            f"{done:,} samples of this epoch are done, which are no whole batches of {size} on {now} ranks: the last "
+            f"{done:,} samples of this epoch are done, which are no whole batches of {size} on {now['ranks']} ranks: the last "
             f"{again:,} of them come a second time",
             stacklevel=2,
         )

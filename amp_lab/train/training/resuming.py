@@ -10,7 +10,7 @@ from torch import nn
 from amp_lab.train.checkpoint import load_scaler, load_weights
 from amp_lab.train.saving import random_states
 from amp_lab.train.saving.positions import Batches, own_states, put_back
-from amp_lab.train.training.redealing import order, parts_of, redealt, reseed
+from amp_lab.train.training.redealing import dealt, parts_of, redealt, reseed
 
 if TYPE_CHECKING:
     from amp_lab.train.trainer import Trainer
@@ -38,7 +38,7 @@ class Place:
     """Where a run is in its data; between two calls of `fit` there are no loaders, and it is kept as a state."""
 
     def __init__(self) -> None:
-        self._ranks = 1  # that the place was kept on
+        self._ranks = 1  # that read a loader together
         self._batches: Batches | None = None
         self._dev_loader: Any = None
         self._kept: Mapping[str, Any] | None = None
@@ -57,13 +57,10 @@ class Place:
         """Return the batches of a loader, from this place on."""
         batches = Batches(train_loader)
         kept = self._kept
-        if (
-            self._loaded
-            and kept is not None
-            and kept["train"] is not None
-            and self._ranks != trainer.ranks.size
-        ):
-            kept = redealt(trainer, kept, self._ranks, train_loader)
+        if self._loaded and kept is not None and kept["train"] is not None:
+            before = kept["train"].get("dealt", {}).get("ranks", 1)
+            if before != trainer.ranks.size:
+                kept = redealt(trainer, kept, before, train_loader)
         if kept is not None and kept["train"] is not None:
             if (
                 kept["train"]["start"] is not None or self._loaded
@@ -73,6 +70,7 @@ class Place:
         if self._loaded and kept is not None and kept["dev"] is not None and dev_loader is not None:
             put_back(dev_loader, kept["dev"])
         self._batches, self._dev_loader, self._loaded = batches, dev_loader, False
+        self._ranks = trainer.ranks.size
         return batches
 
     def leave(self, untaken: int) -> None:
@@ -85,12 +83,10 @@ class Place:
             return dict(self._kept or {"train": None, "dev": None})
         dev = None if self._dev_loader is None else own_states(self._dev_loader)
         train = self._batches.state_dict(self._batches.taken - untaken)
-        return {"train": {**train, "order": order(self._batches.loader)}, "dev": dev}
+        return {"train": {**train, "dealt": dealt(self._batches.loader, self._ranks)}, "dev": dev}
 
-    def load_state_dict(self, state: Mapping[str, Any], ranks: int) -> None:
-        """Go to the place of a run of so many ranks."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._kept, self._batches, self._dev_loader, self._loaded = state, None, None, True
-        self._ranks = ranks
 
 
 def to_state(trainer: Trainer) -> dict[str, Any]:
@@ -145,7 +141,7 @@ def from_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     parts, ranks = parts_of(state), trainer.ranks
     part = parts[ranks.rank % len(parts)]
     ranks.load_own_buffers(part)
-    trainer.place.load_state_dict(part["place"], len(parts))
+    trainer.place.load_state_dict(part["place"])
     random_states.restore(part["random"])  # last: to build things above may take random numbers
     trainer.together.largest = state.get("largest", 0) if len(parts) == ranks.size else 0
     if ranks.rank >= len(parts):
