@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 10 · DDP with AMP
+# # 10 · DDP + AMP
 #
 # | | |
 # |---|---|
@@ -46,9 +46,7 @@ from amp_lab.train.checkpoint import Checkpoints
 from amp_lab.train.data import digits
 from amp_lab.train.ddp_simulator import (
     Backward,
-    Barrier,
     Forward,
-    Load,
     NoSync,
     SetGradient,
     Skip,
@@ -95,8 +93,8 @@ assert visitors == []
 # **What you saw.** Both have the sum, 3: not only rank 0. And they share nothing else. Each has a copy of the list, and that of
 # the notebook is as it was. What one rank has found out, a NaN for instance, the others do not know until something is sent.
 #
-# How do they find each other? Through a *store*: rank 0 listens at a port, and all others know its number. Code that is handed
-# around often has one written into it, such as 12345. **Guess first:** what does the second run on the same machine say?
+# How do they find each other? Through a *store*: one process listens at a port, and all ranks know its number. Published code
+# often has one written into it, such as 12345. **Guess first:** what does the second run on the same machine say?
 
 # %%
 run = dist.TCPStore("127.0.0.1", 0, is_master=True)
@@ -114,8 +112,8 @@ assert other_run.port != run.port
 del run, other_run
 
 # %% [markdown]
-# **What you saw.** A port belongs to one. Port 0 means "any that is free", and the system chooses; whoever opens the store tells
-# the others. `run_ranks` does that, and so does `torchrun --standalone`: no number stands in any script.
+# **What you saw.** A port belongs to one process. Port 0 means "any that is free": the system chooses, and whoever has opened
+# the store tells the others. `run_ranks` does that, and so does `torchrun --standalone`: no number stands in any script.
 #
 # ## What DDP averages
 #
@@ -180,12 +178,12 @@ assert 0 <= apart < 1e-6
 # instance, `amp_lab`'s Trainer puts it right.)
 
 # %% [markdown]
-# ## Before a process is started
+# ## When DDP averages
 #
-# *When* does DDP average? And what becomes of a step that overflows on one rank? A simulator shows it. A program says what a
-# rank does, a token for each call of a training loop, and `simulate` lets several ranks follow it. Times are made up (100 MB of
-# gradients, 10 GB per second between ranks); the rules are those of DDP and of `GradScaler`, and are tested against real
-# processes.
+# *When* does DDP average? And what becomes of a step that overflows on one rank? A simulator shows what processes do not: who
+# waits for whom. A program says what a rank does, a token for each call of a training loop, and `simulate` lets several ranks
+# follow it. Times are made up (100 MB of gradients, 10 GB per second between ranks); the rules are those of DDP and of
+# `GradScaler`, and are tested against real processes.
 #
 # **Guess first:** the backward pass takes 10 ms, and to average all gradients takes 10.4 ms. How long do the two take?
 
@@ -198,34 +196,10 @@ ends = {event.kind: event.end for event in timeline.events if event.rank == 0}
 print(f"from the end of forward: {ends['all-reduce'] - ends['forward']:.1f} ms")
 
 # %% [markdown]
-# **What you saw.** Not 20.4 ms. Gradients travel in *buckets*, 25 MB each, in DDP as well. A bucket leaves as soon as it is
-# full: that of the last layers first, while the backward pass is still busy with the others. Only the rest is waited for. Each
-# number on the lower bars is an all-reduce like the one in `hello`, and begins when the *last* rank is there.
-#
-# So a rank that is late keeps all others waiting, and some loops have a `barrier()` in each step, "to keep the ranks together".
-# **Guess first:** rank 1 takes 20 ms to load its batch, rank 0 takes 1 ms. What does a barrier before `Backward` change?
-
-
-# %%
-def straggler(rank, barrier):
-    yield Load(ms=20 if rank == 1 else 1)
-    yield Forward()
-    if barrier:
-        yield Barrier()
-    yield Backward()
-    yield Step()
-    yield Update()
-
-
-for barrier in (False, True):
-    timeline = simulate([straggler(rank, barrier) for rank in range(2)])
-    waited = " and ".join(f"{1e3 * each:.1f} ms" for each in timeline.waited)
-    total = f"{1e3 * timeline.seconds:.1f} ms"
-    print(f"barrier {barrier!s:5}: {total}; the ranks wait {waited}")
-
-# %% [markdown]
-# **What you saw.** Nothing, but that it costs a little itself. All wait for the slowest anyway, in the first bucket. What helps
-# is to make rank 1 faster.
+# **What you saw.** Not 20.4 ms. Gradients travel in *buckets*, of 25 MB here and by default in DDP. A bucket leaves as soon as it
+# is full: that of the last layers first, while the backward pass is still busy with the others. Only the rest is waited for.
+# Each number on the lower bars is an all-reduce like the one in `hello`, and begins when the *last* rank is there. So a rank
+# that is late keeps all others waiting, and a `barrier()` in each step, "to keep the ranks together", adds only a wait.
 
 # %% [markdown]
 # ## Why all skip together
@@ -257,11 +231,11 @@ assert timeline.weights_equal
 
 # %% [markdown]
 # **What you saw.** Both. The sign ∞ stands at the backward pass of rank 1, and at what was averaged: the mean of a number and
-# infinity is infinity, so *both* find it among their gradients. Both skip (X), both halve their scale. No word is needed for
-# that: the all-reduce has carried it.
+# infinity is infinity, so *both* find it among their gradients. Both skip (X), both halve their scale. No further message is
+# needed: the all-reduce has carried it.
 #
-# **Guess first:** and if the infinity is written into a gradient of rank 1 *after* the averaging? (`SetGradient`; in life a hook
-# of your own, a division by a norm of zero, a fault of memory.)
+# **Guess first:** and if the infinity gets into a gradient of rank 1 *after* the averaging? (Here by `SetGradient`; in life by
+# code of your own between `backward` and `step`, on one rank.)
 
 # %%
 timeline = simulate([overflow(rank, late=True) for rank in range(2)])
@@ -371,7 +345,7 @@ wrapped, plain = run_ranks(states, 1)[0].value
 try:
     digit_classifier().load_state_dict(wrapped)
 except RuntimeError as error:
-    print(str(error)[:104])
+    print(str(error).splitlines()[1].strip()[:100])
 said = digit_classifier().load_state_dict(wrapped, strict=False)
 print("strict=False, not found:", said.missing_keys)
 print("plain:", digit_classifier().load_state_dict(plain))
@@ -480,7 +454,7 @@ def short(line):
 
 
 # %%
-def launch(*command, seconds=90):
+def launch(*command, seconds=180):
     """Start Python, show what it says as it comes, return how it ended."""
     command = [sys.executable, *command]
     to_here = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -490,6 +464,8 @@ def launch(*command, seconds=90):
         limit.start()
         for line in process.stdout:
             print(textwrap.fill(short(line), 100))
+        if not limit.is_alive():
+            print(f"ended after {seconds} s: a rank waits, or the machine is very busy")
         limit.cancel()
     return process.returncode
 
@@ -513,13 +489,13 @@ assert ended in (0, None)
 # takes the group along: Python stands still until gloo's threads have ended, and one of those may just be waiting for Python.
 # Many published scripts end so, and on a busy machine hang now and then, behind their last line.
 #
-# The rest of the page is about what happens when it is not that small: data, accumulation, the wire, and ranks that wait.
+# The rest of the page is about what comes when runs grow: data, accumulation, the wire, and ranks that wait.
 
 # %% [markdown]
 # ## The cards, once more
 #
-# `DistributedSampler` is a short piece of code, and everybody who resumes a run in the midst of an epoch, or trains on streams,
-# writes it again sooner or later.
+# `DistributedSampler` is a short piece of code. Whoever resumes a run in the midst of an epoch, or trains on a stream, needs one
+# of their own.
 #
 # ### Exercise 10.2 · Shard and reshuffle
 #
@@ -555,8 +531,8 @@ check("10.2", shard)
 # %% [markdown]
 # ## Micro-batches
 #
-# With accumulation (lesson 07), a step is several backward passes, and DDP averages in each of them. What is averaged early is
-# added up all the same, so the result is right. **Guess first:** four micro-batches: what do three of the four exchanges buy?
+# With accumulation (lesson 07), a step is several backward passes, and DDP averages in each of them. The result is right: a sum
+# of means is the mean of sums. **Guess first:** of the four exchanges of four micro-batches, what do the first three buy?
 
 # %%
 micro = [Forward(), Backward(gradients=0.02)]
@@ -580,20 +556,9 @@ few_colours(simulate([*first_three["both"], *micro, Step(), Update()]).plot())
 # so: DDP decides in the *forward* pass whether this one will be exchanged. So both belong inside.
 #
 # What about overflow? The infinity of an early micro-batch stays in its rank's sum, and travels with it. So `step` and `update`
-# stand behind the last micro-batch, once, and all ranks skip together as before. With *all four* inside, nothing travels:
-
-# %%
-alone_with_it = [NoSync(Forward(), Backward(gradients=math.inf)), Step(), Update()]
-fine = [NoSync(Forward(), Backward(gradients=0.02)), Step(), Update()]
-timeline = simulate([fine, alone_with_it])
-print(timeline)
-
-# %%
-assert timeline.all_reduces == 0
-assert not timeline.scales_equal
-assert not timeline.weights_equal
-
-# %% [markdown]
+# stand behind the last micro-batch, once, and all ranks skip together as before. (With *all four* inside, nothing travels, and
+# the ranks drift apart.)
+#
 # ### Exercise 10.3 · One exchange, one decision
 #
 # Make one FP16 step with all micro-batches of all ranks. Each rank calls this with its own list of pairs (inputs, targets),
@@ -667,8 +632,8 @@ assert found["FP16", "fp16"] == 2 * 4810 + 4
 # are sent. What halves the payload is a *communication hook*, which casts each bucket before it leaves and back when it has
 # arrived: a choice of its own, which a run in FP32 can make as well.
 #
-# And it is a cast to 16 bits, with all that this page's elder sisters say of it. PyTorch has such a hook, `fp16_compress_hook`.
-# **Guess first:** what does it make of a gradient of 131,072 (2 times the scale), and of one of 10⁻⁸ in a run without a scale?
+# PyTorch has such a hook, `fp16_compress_hook`. **Guess first:** what does it make of a gradient of 131,072 (that is 2, times a
+# scale of 65,536), and of one of 10⁻⁸, in a run without a scale?
 
 
 # %%
@@ -697,8 +662,8 @@ assert all(abs(each / gradient - 1) < 0.01 for (_, gradient), each in came.items
 
 # %% [markdown]
 # **What you saw.** Infinity, and zero: a range problem again (lesson 02), in a place where nobody looks for one. BF16 has the
-# range, and 8 bits. The `fp16` of `amp_lab` lets the ranks agree on a power of two for each bucket first: that is loss scaling
-# once more, and the four bytes on top.
+# range, and only 8 significant bits. With the `fp16` of `amp_lab`, the ranks first agree on a power of two for each bucket:
+# that is loss scaling once more, and the four bytes on top.
 #
 # ### Exercise 10.4 · The payload of a step
 #
@@ -726,8 +691,8 @@ check("10.4", payload_bytes)
 # %% [markdown]
 # ## A rank that does not come
 #
-# All-reduce waits for all. So what if one rank thinks for itself? This loop has met a NaN before, and its author has added two
-# lines. **Guess first:** the loss of rank 1 is NaN in step 1 of three. What does rank 0 do in its step 1?
+# All-reduce waits for all. So what if one rank decides alone? This loop has met a NaN before, and its author has added an `if`.
+# Steps count from 0. **Guess first:** the loss of rank 1 is NaN in step 1 of three. What does rank 0 do in its step 1?
 
 
 # %%
@@ -784,14 +749,13 @@ assert zero.output.splitlines() == ["step 0: 1", "step 1: 55"]
 assert one.output.splitlines() == ["step 0: 1", "step 2: 55"]
 
 # %% [markdown]
-# **What you saw.** 55, the mean of 10 and 100, is the gradient of no step. And the error belongs to rank 0, whose code was right.
-# So every decision to leave something out is taken *together*: by numbers that all have (the gradients after the average, the
+# **What you saw.** 55, the mean of 10 and 100, is the gradient of no step. And the error comes from rank 0, which had no NaN. So
+# every decision to leave something out is taken *together*: by numbers that all have (the gradients after the average, the
 # scale), or by an all-reduce of the flag, made by all, in every step. `amp_lab`'s Trainer sends one small message in each step:
 # the rank's loss, its number of samples, its scale, and whether it wants to stop.
 #
-# In a loop of somebody else's, who would look for those two lines? `watch` (lesson 07), started on every rank. Besides what it
-# records, the ranks tell each other through the store what they are doing; so it also speaks *while* they wait. Here the
-# digits, with the same fault in the fourth step:
+# Who finds such an `if` in somebody else's loop? `watch` (lesson 07), started on every rank: the ranks tell each other through
+# the store what they are doing, so it speaks even *while* they wait. Here the digits, with the same fault in the fourth step:
 
 
 # %%
@@ -850,50 +814,40 @@ check("10.5", hanging_programs)
 # %% [markdown]
 # ## A script for work
 #
-# `amp_lab.train.ddp` is what yours becomes when it has to last: the Trainer of lesson 09, which knows of ranks, and around it
-# what a launch needs. This is the function that each rank runs.
+# `amp_lab.train.ddp` is what your script becomes when it has to last: the Trainer of lesson 09, which knows of ranks, and around
+# it what a launch needs. This is the function that each rank runs:
 
 # %%
 print(inspect.getsource(ddp.train))
 
 # %% [markdown]
-# - **`joined`** opens the group, says who is missing if it does not come about, and closes it, however the run ends.
-# - **`check_alike`**: two ranks with other data or other options train without an error. So they compare, once.
+# - **`joined`** opens the group, says who is missing if somebody does not come, and closes it, however the run ends.
+# - **`check_alike`**: ranks with different data or options would train without an error. So they compare, once.
 # - **Loaders**: the training set is dealt out anew in each epoch. On the dev set, `DevShard` deals without padding.
 # - **The order**: the model on its device, the wrapper, the hook, and then the optimizer.
-# - **`Trainer`**: one loop for one process and for many. `no_sync`, decisions taken together, rank 0's checkpoint, which holds
-#   the random numbers of every rank: you know the reasons for each.
+# - **`Trainer`**: one loop for one process and for many. `no_sync`, decisions taken together, rank 0's checkpoint (with the
+#   random state of every rank): you know the reasons for each.
 # - **`following`**: Ctrl+C stops all ranks after the same step, with a checkpoint.
 #
-# What does torchrun do for it? Above all it sets variables in the environment, and hosts a store. By hand, in two processes of
-# `run_ranks`, that looks so:
-
+# Two epochs of it, undisturbed. (Without torchrun: `--spawn 2` starts the two processes by itself.)
 
 # %%
-def by_hand(rank, port, arguments):
-    dist.destroy_process_group()  # that of run_ranks
-    place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}
-    store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    place |= store | {"TORCHELASTIC_USE_AGENT_STORE": True}  # this notebook hosts it
-    os.environ |= {name: str(value) for name, value in place.items()}
-    return ddp.main(arguments)
-
-
 options = "--precision fp16 --epochs 2 --every 10 --quiet --device cpu".split()
 for folder in ("whole", "killed"):
     shutil.rmtree(Path("scratch", folder), ignore_errors=True)
 
 # %% tags=["nbval-ignore-output"] reason="the last digits depend on the processor"
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-whole = [*options, "--checkpoints", "scratch/whole"]
-for each in run_ranks(by_hand, 2, store.port, whole):
-    said = f"rank {each.rank} {each.ended} {each.value}. {short(each.output)}"
-    print(textwrap.fill(said, 100))
+whole = ["-m", "amp_lab.train.ddp", *options, "--checkpoints", "scratch/whole"]
+ended = launch(*whole, "--spawn", "2")
+
+# %%
+assert ended == 0
 
 # %% [markdown]
 # And now somebody dies. This file is the same script, but in its first life rank 1 kills itself after 30 steps: with SIGKILL,
-# which nothing can catch. `--max-restarts 1` allows torchrun to start anew once. **Guess first:** which ranks does it start
-# again, at which step do they go on, and how far are the weights at the end from those of the undisturbed run?
+# which nothing can catch. `--max-restarts 1` allows torchrun to start anew once; `--every 10` has saved a checkpoint every ten
+# steps. **Guess first:** which ranks does torchrun start again, at which step do they go on, and how far are the weights at the
+# end from those of the undisturbed run?
 
 # %% tags=["nbval-ignore-output"] reason="says Writing the first time, Overwriting later"
 # %%writefile scratch/killed.py
@@ -949,20 +903,21 @@ assert runs[0]["step"] == runs[1]["step"] == 46
 # ```
 #
 # `node0` is the name of one of them: its agent hosts the store in which all meet, so there a fixed port is right, one for each
-# job. Ranks are numbered over both, 0 to 15; `LOCAL_RANK`, 0 to 7, is the GPU. With `--nnodes=1:2` one node is enough, and when
-# the other is lost (not the one with the store), the run goes on with half the ranks. The batch of a step is then half as large.
+# job. Ranks are numbered over both, 0 to 15; `LOCAL_RANK`, 0 to 7, is the GPU. With `--nnodes=1:2 --max-restarts=3`, and
+# checkpoints in a folder that both can read, the run survives the loss of a node (not of `node0`): it goes on with half the
+# ranks, from the last checkpoint. The batch of a step is then half as large.
 #
-# **2. Without torchrun.** `torch.multiprocessing.spawn(worker, nprocs=2)` calls `worker(rank)` in two new processes, which is
-# handy in a script of your own; `python -m amp_lab.train.ddp --spawn 2` does it. Nobody sets the environment there, nobody
-# starts a dead rank anew, and the port is your business: let the parent open a `TCPStore` on port 0, and hand its number on.
+# **2. Without torchrun.** `torch.multiprocessing.spawn(worker, nprocs=2)` calls `worker(rank)` in two new processes, as `--spawn`
+# does. Nobody sets the environment there, nobody starts a dead rank anew, and the port is your business: let the parent open a
+# `TCPStore` on port 0, and hand its number on.
 #
-# **3. Launch code from a drawer.** What lesson 09 has reviewed, and what to write instead:
+# **3. Old launch code.** That of lesson 09's review, and what to write instead:
 #
 # | there | what it does | instead |
 # |---|---|---|
 # | `init_method="tcp://localhost:12345"` | the second run on the machine dies | `torchrun`, or a store on port 0 |
 # | `model = DistributedDataParallel(model)` in the worker | `UnboundLocalError` | another name, `ddp` |
-# | the loaders are made outside, one for all | every rank trains on all samples | a `DistributedSampler` in each rank |
+# | one loader for all, without a sampler | every rank trains on all samples | a `DistributedSampler` in each rank |
 # | no `set_epoch` | the same order in every epoch | call it before each epoch |
 # | `barrier()` in each step | a wait more | nothing: the all-reduce waits |
 # | all ranks save | they write one file at once | rank 0 saves `ddp.module` |

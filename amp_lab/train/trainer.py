@@ -6,7 +6,7 @@
 
 One way through the files: `loop` is the step, and worth reading first; `batches` is what happens to a batch,
 `precision` which format, `fitting` the epochs; `evaluation`, `schedules`, `history` and `progress` are what their names
-say. `checks` and `calls` say what is refused, `nonfinite` and `breaking_off` what happens when a step cannot be made.
+say. `checks`, `calls` and `alike` say what is refused, `nonfinite` and `breaking_off` what happens when a step fails.
 `resuming`, `checkpoint` and `positions` save and go on. `together` is how several processes keep in step.
 """
 
@@ -25,7 +25,7 @@ from amp_lab.train.checkpoint import Checkpoints, load_checkpoint, save_checkpoi
 from amp_lab.train.distributed.several import ranks_of
 from amp_lab.train.precision import DTYPES, fp32_products, resolved
 from amp_lab.train.saving.positions import length
-from amp_lab.train.training import calls, checks
+from amp_lab.train.training import alike, calls, checks
 from amp_lab.train.training.breaking_off import explained
 from amp_lab.train.training.devices import device_for, move
 from amp_lab.train.training.errors import NonFiniteLoss, OutOfMemory
@@ -142,6 +142,7 @@ class Trainer:
 
         self.history, self.step = History(), 0
         self.stopped: str | None = None
+        self.asked_to_stop: str | None = None
         self.place = Place()
 
     def fit(
@@ -174,7 +175,7 @@ class Trainer:
             RanksDiffer: where ranks are not asked for the same, or one is out of data before the others.
         """
         self.ranks.each(lambda: self._check_fit(train_loader, dev_loader, epochs, resume))
-        calls.check_alike(self, train_loader, dev_loader, epochs, resume)
+        alike.check_alike(self, train_loader, dev_loader, epochs, resume)
         try:
             return Fit(self, train_loader, dev_loader, epochs, resume).run()
         finally:
@@ -188,6 +189,7 @@ class Trainer:
         calls.check_loader("train_loader", train_loader, epochs)
         if dev_loader is not None:
             calls.check_loader("dev_loader", dev_loader, epochs, may_be_empty=self.ranks.size > 1)
+        alike.check_dealing(self.ranks, train_loader)
         if self.checkpoints is not None:
             self.checkpoints.check_values(() if dev_loader is None else ("loss", *self.metrics))
         steps = length(train_loader)
@@ -217,11 +219,14 @@ class Trainer:
             return evaluate(self, loader)
 
     def stop(self, because: str = "trainer.stop() was called") -> None:
-        """End `fit` after the step that is being made; called by a callback, or from another thread.
+        """End `fit` after the step that is being made; called by a callback, from another thread or a signal handler.
 
-        Of several ranks, one that calls this is enough: all end together, after the next step at the latest.
+        Of several ranks, one that calls this is enough: all end together, after the next step at the latest. Called
+        before `fit`, or while that loads a checkpoint, it lets no step happen.
         """
-        self.stopped = because
+        self.asked_to_stop = (
+            because  # `fit` alone writes `stopped`: so no request that comes in between is lost
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a run needs to go on exactly: weights, optimizer, loss scale, schedule, place, random states.

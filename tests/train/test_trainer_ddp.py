@@ -156,7 +156,7 @@ def test_a_thousand_steps_with_overflows_on_random_ranks(small):
         100 + 2,
         1000 + 1,
     )  # one message a step, one in the very first, one before each epoch
-    assert size == 2 * 4
+    assert size == 2 * 5
 
 
 def test_all_that_stands_around_the_step(small, tmp_path):

@@ -67,6 +67,37 @@ def test_ranks_that_differ_are_refused_everywhere(small, tmp_path):  # noqa: F81
             trainer.scaler.step = step
             return trainer
 
+        def changed(change):
+            trainer = small()
+            if rank == 1:
+                change(trainer)
+            return trainer
+
+        def made(scheduler=None):
+            model = DistributedDataParallel(nn.Linear(6, 3))
+            kind = torch.optim.Adam if rank == 1 and scheduler is None else torch.optim.SGD
+            optimizer = kind(model.parameters(), 0.1)
+            more = {"scheduler": scheduler(optimizer), "scheduler_every": "epoch"} if scheduler else {}
+            return Trainer(model, nn.CrossEntropyLoss(), optimizer, progress=False, **more)
+
+        def set_momentum(trainer):
+            trainer.optimizer.param_groups[0]["betas"] = (0.5, 0.999)
+
+        def set_weight(trainer):
+            with torch.no_grad():
+                trainer.model.module[2].bias[1] += 1e-6
+
+        def set_rate(trainer):
+            def halved(record):
+                if trainer.step == 2:
+                    trainer.optimizer.param_groups[0]["lr"] *= 0.5
+
+            trainer.callback = halved
+
+        def dealt(*to, **settings):
+            sampler = torch.utils.data.DistributedSampler(small.data, *to, **settings)
+            return torch.utils.data.DataLoader(small.data, 4, sampler=sampler)
+
         own_loss = nn.Linear(3, 1) if rank < 2 else None
         taken = Checkpoints(tmp_path / "a")
         if rank == 0:
@@ -77,6 +108,13 @@ def test_ranks_that_differ_are_refused_everywhere(small, tmp_path):  # noqa: F81
             "batches": lambda: small().fit(batches[: 12 - rank]),
             "epochs": lambda: small().fit(batches, epochs=1 + rank),
             "precision": lambda: small(precision="bf16" if rank else "fp32").fit(batches),
+            "optimizer": lambda: made().fit(batches),
+            "betas": lambda: changed(set_momentum).fit(batches),
+            "schedule": lambda: made(lambda own: torch.optim.lr_scheduler.StepLR(own, 1 + rank)).fit(batches),
+            "weight": lambda: changed(set_weight).fit(batches),
+            "rate": lambda: changed(set_rate).fit(batches),
+            "shuffling": lambda: small().fit(dealt(seed=rank)),
+            "part": lambda: small().fit(dealt(2, 0)),
             "stream": lambda: small().fit(shorter),
             "scale": lambda: split(small(precision="fp16")).fit(batches),
             "refused": lambda: small().fit([] if rank else batches),
@@ -106,6 +144,12 @@ def test_ranks_that_differ_are_refused_everywhere(small, tmp_path):  # noqa: F81
         "must be the same on all ranks, and is 12 on rank 0, 11 on rank 1",
         "epochs": "RanksDiffer: epochs must be the same on all ranks, and is 1 on rank 0, 2 on rank 1",
         "precision": "RanksDiffer: precision must be the same on all ranks, and is 'fp32' on rank 0, 'bf16' on rank 1",
+        "optimizer": "RanksDiffer: the optimizer must be the same on all ranks, and is 'SGD' on rank 0, 'Adam' on",
+        "betas": "RanksDiffer: betas of the optimizer must be the same on all ranks, and is [0.9, 0.999] on rank 0",
+        "schedule": "RanksDiffer: step_size of the scheduler must be the same on all ranks, and is 1 on rank 0, 2 on",
+        "weight": "RanksDiffer: the weight '2.bias' is another one on rank 1 than on rank 0",
+        "rate": "RanksDiffer: the learning rate is 0.1 on rank 0, 0.05 on rank 1 at step 2: a scheduler or a callback",
+        "shuffling": "RanksDiffer: the DistributedSampler of train_loader must be the same on all ranks, and is {",
         "stream": "RanksDiffer: rank 1 has no more batches after 9 of this epoch",
         "scale": "RanksDiffer: the loss scale is 65536 on rank 0, 32768 on rank 1 at step 4",
         "loss": "ValueError: loss_fn has weights of its own",
@@ -117,6 +161,7 @@ def test_ranks_that_differ_are_refused_everywhere(small, tmp_path):  # noqa: F81
     for name, start in {
         "refused": "ValueError: train_loader is empty",
         "dev": "LookupError: no such file",
+        "part": "ValueError: the DistributedSampler of train_loader deals out to rank 0 of 2, and this is rank 1 of 2",
     }.items():
         assert second[name].startswith(start)
         assert first[name] == ends.format(1) + second[name]

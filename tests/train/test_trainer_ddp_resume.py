@@ -142,7 +142,7 @@ def test_in_one_epoch_from_two_ranks_to_three_to_one(small, tmp_path):  # noqa: 
         return seen
 
     def parts(ranks, stop):
-        return sum(values(run_ranks(part, ranks, ranks, stop)), [])
+        return [each for own in values(run_ranks(part, ranks, ranks, stop)) for each in own]
 
     everything = {tuple(each) for each in small.data.tensors[0].tolist()}
     seen = parts(2, 6)

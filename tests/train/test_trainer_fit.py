@@ -138,6 +138,26 @@ def test_stopped_and_on_in_the_same_process():
     assert same_bits(weights(trainer.model), weights(undisturbed.model))
 
 
+def test_a_request_to_stop_that_comes_before_the_first_step_is_not_lost(tmp_path):
+    trainer, saved = make_trainer(checkpoints=tmp_path), make_trainer()
+    trainer.stop("SIGTERM has come")
+    trainer.fit(make_loader(), epochs=2)
+    assert (trainer.stopped, trainer.step) == ("SIGTERM has come", 0)
+    trainer.fit(make_loader(), epochs=1)
+    assert (trainer.stopped, trainer.epoch) == (None, 1), "it was for one call of fit"
+    load = trainer.checkpoints.load
+    trainer.checkpoints.load = lambda: trainer.stop() or load()
+    trainer.fit(make_loader(), epochs=2, resume=True)
+    assert (trainer.stopped, trainer.epoch) == ("trainer.stop() was called", 1)
+    trainer.callback = lambda record: trainer.epoch == 2 and trainer.stop()
+    trainer.fit(make_loader(), epochs=2)
+    assert (trainer.stopped, trainer.epoch) == (None, 2), "all was done"
+    with pytest.raises(ValueError, match="epochs=0"):
+        saved.stop() or saved.fit(make_loader(), epochs=0)
+    saved.fit(make_loader())
+    assert saved.step == 0, "a call that was refused is none"
+
+
 def test_ctrl_c_between_unscaling_and_the_step_leaves_a_scaler_that_works():
     trainer = make_trainer(precision="fp16", clip_norm=1.0)
     step, trainer.optimizer.step = trainer.optimizer.step, None

@@ -20,6 +20,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from amp_lab.train.arguments import kind_of
+from amp_lab.train.distributed.errors import LaunchError
+from amp_lab.train.distributed.failures import is_about_others
+from amp_lab.train.distributed.several import ranks_of
 from amp_lab.train.precision import DTYPES
 
 _Future = torch.futures.Future[Any]
@@ -52,7 +55,9 @@ def compress_gradients(model: DistributedDataParallel, dtype: str = "fp16") -> N
     Raises:
         TypeError: if `model` is no DistributedDataParallel.
         ValueError: for another dtype.
-        RuntimeError: if DDP has a hook already, or the backend cannot add such numbers.
+        LaunchError: if the backend cannot add such numbers.
+        RuntimeError: if DDP has a hook already.
+        RanksDiffer: if ranks do not ask for the same.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
@@ -61,6 +66,7 @@ def compress_gradients(model: DistributedDataParallel, dtype: str = "fp16") -> N
         )
     if dtype not in (*DTYPES, "none"):
         raise ValueError(f"compress_gradients(dtype={dtype!r}): it is one of 'fp16', 'bf16' or 'none'")
+    ranks_of(model, next(model.parameters()).device).agree("dtype of compress_gradients", dtype)
     if dtype == "none":
         return
     _try(dtype, model)
@@ -89,8 +95,10 @@ def _try(dtype: str, model: DistributedDataParallel) -> None:
     try:
         dist.all_reduce(torch.zeros(1, dtype=DTYPES[dtype], device=device), group=model.process_group)
     except (RuntimeError, TypeError) as error:
-        backend = dist.get_backend(model.process_group)
-        raise RuntimeError(
+        if is_about_others(error):
+            raise
+        backend = dist.get_backend_config(model.process_group)
+        raise LaunchError(
             f'compress_gradients(dtype="{dtype}"): the backend {backend} does not add such numbers on {device}: take '
             f'the other of "fp16" and "bf16", or "none" ({error})'
         ) from error

@@ -21,20 +21,18 @@ class RanksDiffer(RuntimeError):
     """Ranks do not have the same of what must be the same; raised on all of them alike."""
 
 
-# How gloo and NCCL say that nobody answers; in PyTorch 2.9, gloo's are plain RuntimeErrors.
-_UNANSWERED: Final = re.compile(
-    r"gloo|NCCL|Connection (closed|reset|refused)|Timed out waiting|ProcessGroup|recvValue|Broken pipe"
-)
+# gloo's errors are plain RuntimeErrors, which begin with the place in its sources: "[…/gloo/transport/tcp/pair.cc:553]".
+# The word itself may stand in anybody's message.
+_OF_GLOO: Final = re.compile(r"\[[^\]\n]*\bgloo[/\\][^\]\n]*:\d+\]")
 
 
 def is_about_others(error: BaseException) -> bool:
     """Tell an error that says that others do not answer from one that this rank has made itself."""
     if isinstance(error, RankFailed | RanksDiffer):
         return False
-    kinds = (torch.distributed.DistError,)
-    return isinstance(error, kinds) or (
-        type(error) is RuntimeError and _UNANSWERED.search(str(error)) is not None
-    )
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    return type(error) is RuntimeError and _OF_GLOO.match(str(error)) is not None
 
 
 def leave_note(group: Any, rank: int, text: str) -> None:

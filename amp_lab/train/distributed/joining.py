@@ -52,6 +52,7 @@ class Group:
     timeout: float
     store: Any = None
     pulse: Pulse = field(default_factory=Pulse)
+    _compared: int = 0  # times
 
     @property
     def first(self) -> bool:
@@ -65,7 +66,9 @@ class Group:
             LaunchError: on all ranks, if one has something else than rank 0; rank 0 says which and what.
         """
         if self.store is not None:
-            roll_call.check_alike(self.store, self.rank, self.size, facts, self.timeout)
+            self._compared += 1
+            store = PrefixStore(f"alike-{self._compared}", self.store)
+            roll_call.check_alike(store, self.rank, self.size, facts, self.timeout)
 
     def following(self, trainer: Any) -> contextlib.AbstractContextManager[Stopping]:
         """Tell the others how far a Trainer is, and let Ctrl+C and SIGTERM stop it after a step."""
@@ -127,7 +130,8 @@ def _opened(launch: Launch | None, timeout: float, device: str, join_timeout: fl
     left = max(1.0, end - time.monotonic())
     part = roll_call.called(store, launch.rank, launch.size, left)
     store = PrefixStore(part, store)
-    roll_call.check_alike(store, launch.rank, launch.size, roll_call.versions(), left)
+    versions = PrefixStore("versions", store)
+    roll_call.check_alike(versions, launch.rank, launch.size, roll_call.versions(), left)
     # A client of its own: one that waits for a value keeps everybody waiting who shares it.
     own = PrefixStore(part, meeting.client(launch, 10.0))
     pulse = Pulse(own, launch.rank, launch.size, timeout)

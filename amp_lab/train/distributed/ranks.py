@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from torch import nn
 
@@ -20,6 +20,7 @@ from amp_lab.train.distributed.failures import RanksDiffer
 
 T = TypeVar("T")
 NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+_LONG: Final = 200  # letters of a value in a message
 
 
 class Ranks:
@@ -87,6 +88,10 @@ class Ranks:
         """Return a context for forward and backward of a micro-batch: gradients are averaged in the last one only."""
         return NOTHING
 
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of DDP that decide what is sent, and when."""
+        return {}
+
     def model_inside(self, model: nn.Module) -> nn.Module:
         """Return the model as it can be run on one rank without the others."""
         return model
@@ -113,7 +118,12 @@ class Ranks:
 
 def differ(what: str, values: Sequence[Any]) -> RanksDiffer:
     """Return the error for what is not the same on all ranks; `values` are theirs, in order of ranks."""
-    listed = ", ".join(f"{each!r} on rank {rank}" for rank, each in enumerate(values))
+    listed = ", ".join(f"{_cut(each)} on rank {rank}" for rank, each in enumerate(values))
     return RanksDiffer(
         f"{what} must be the same on all ranks, and is {listed}: start all with the same script, data and arguments"
     )
+
+
+def _cut(value: Any) -> str:
+    said = repr(value)
+    return said if len(said) <= _LONG else f"{said[:_LONG]}…"

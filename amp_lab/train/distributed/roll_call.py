@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import random
 import socket
 import sys
 import time
@@ -16,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 
@@ -57,20 +59,21 @@ def called(store: Store, rank: int, size: int, timeout: float) -> str:
 def check_alike(store: Store, rank: int, size: int, facts: Mapping[str, object], timeout: float) -> None:
     """Compare what ranks have, by what it is called; values are compared as JSON, those of a dict one by one.
 
+    Once in a store: for each comparison, give a part of its own.
+
     Raises:
         LaunchError: on all ranks, in the same words, if one has something else than rank 0; rank 0 says them.
     """
     mine = {name: json.dumps(value, default=str, sort_keys=True) for name, value in _flat(facts)}
-    turn = f"alike-{'-'.join(facts)}"
-    store.set(f"{turn}/{rank}", json.dumps([_who(rank), mine]))
+    store.set(f"has/{rank}", json.dumps([_who(rank), mine]))
     if rank == 0:
-        keys = [f"{turn}/{each}" for each in range(size)]
+        keys = [f"has/{each}" for each in range(size)]
         with contextlib.suppress(RuntimeError):
             store.wait(keys, timedelta(seconds=timeout))
         missing = [each for each, key in enumerate(keys) if not store.check([key])]
         told = [] if missing else [json.loads(store.get(each)) for each in keys]
-        store.set(f"{turn}/said", _absent(missing, size, timeout) if missing else _difference(told))
-    _heed(store, f"{turn}/said", rank, size, timeout + _LINGER)
+        store.set("said", _absent(missing, size, timeout) if missing else _difference(told))
+    _heed(store, "said", rank, size, timeout + _LINGER)
 
 
 def versions() -> dict[str, str]:
@@ -94,15 +97,33 @@ def _code() -> str:
 
 
 def fingerprint(*datasets: Any, samples: int = 64) -> str:
-    """Return the length and a checksum of each data set, over so many samples from all parts of it."""
-    told = []
-    for data in datasets:
-        size, total = len(data), hashlib.sha256()
-        for index in sorted({size * each // samples for each in range(samples)} if size else ()):
+    """Return the length and a checksum of each data set, over so many samples from all parts of it.
+
+    Samples that are drawn at random (augmentation) are drawn from the same random numbers on each rank, and the global
+    generators are put back. A data set with a generator of its own is known by its length.
+    """
+    return "; ".join(_fingerprint(data, samples) for data in datasets)
+
+
+def _fingerprint(data: Any, samples: int) -> str:
+    size = len(data)
+    indices = sorted({size * each // samples for each in range(samples)} if size else ())
+    first, second = _checksum(data, indices), _checksum(data, indices)
+    return f"{size} samples, checksum {first if first == second else 'of none, as they change'}"
+
+
+def _checksum(data: Any, indices: Iterable[int]) -> str:
+    total, before = hashlib.sha256(), random_states.capture()
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    try:
+        for index in indices:
             for part in _leaves(data[index]):
                 total.update(part)
-        told.append(f"{size} samples, checksum {total.hexdigest()[:12]}")
-    return "; ".join(told)
+    finally:
+        random_states.restore(before)
+    return total.hexdigest()[:12]
 
 
 def _leaves(sample: Any) -> Iterator[bytes]:
@@ -117,8 +138,15 @@ def _leaves(sample: Any) -> Iterator[bytes]:
     elif isinstance(sample, list | tuple):
         for part in sample:
             yield from _leaves(part)
-    else:
+    elif isinstance(sample, np.ndarray | np.generic) and sample.dtype != object:
+        yield f"{sample.dtype} {sample.shape}".encode()
+        yield np.ascontiguousarray(sample).tobytes()
+    elif isinstance(sample, bool | int | float | complex | str | bytes | None):
         yield repr(sample).encode()
+    else:  # of other objects, the text may hold an address, which is another one in each process
+        yield type(sample).__qualname__.encode()
+        if hasattr(sample, "__array__"):  # an image of PIL
+            yield from _leaves(np.asarray(sample))
 
 
 def _flat(facts: Mapping[str, object]) -> Iterator[tuple[str, object]]:

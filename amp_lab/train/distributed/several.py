@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from amp_lab.train.distributed import failures
 from amp_lab.train.distributed.failures import RankFailed, RanksDiffer
 from amp_lab.train.distributed.ranks import NOTHING, Ranks, T
+
+_SETTINGS: Final = ("broadcast_buffers", "find_unused_parameters", "static_graph", "bucket_bytes_cap")
 
 
 def ranks_of(model: nn.Module, device: torch.device) -> Ranks:
@@ -100,6 +102,9 @@ class SeveralRanks(Ranks):
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         return NOTHING if last else self._model.no_sync()
+
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self._model, name, None) for name in _SETTINGS}
 
     def model_inside(self, model: nn.Module) -> nn.Module:
         inside: nn.Module = self._model.module

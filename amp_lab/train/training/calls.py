@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from amp_lab.train.arguments import is_whole, kind_of
-from amp_lab.train.distributed.ranks import differ
 from amp_lab.train.saving.positions import length
 
 if TYPE_CHECKING:
@@ -60,38 +59,6 @@ def check_fit(epochs: Any, resume: Any, checkpoints: Any) -> None:
         raise ValueError(
             "resume=True needs a folder to resume from: Trainer(..., checkpoints=Checkpoints('runs/a'))"
         )
-
-
-def check_alike(trainer: Trainer, train_loader: Any, dev_loader: Any, epochs: int, resume: Any) -> None:
-    """Refuse ranks that would not make the same steps, and wait for each other for ever.
-
-    Raises:
-        RanksDiffer: on all ranks alike.
-    """
-    asked = {
-        "the number of batches in train_loader (a DistributedSampler deals out equal parts)": length(
-            train_loader
-        ),
-        "accumulate": trainer.accumulate,
-        "epochs": epochs,
-        "resume": resume if isinstance(resume, bool) else str(resume),
-        "whether there is a dev_loader": dev_loader is not None,
-        "precision": trainer.precision,
-        "clip_norm": trainer.clip_norm,
-        "on_nonfinite": trainer.on_nonfinite,
-        "the names of metrics": list(trainer.metrics),
-        "whether there are checkpoints": trainer.checkpoints is not None,
-        "the steps between checkpoints": getattr(trainer.checkpoints, "every", None),
-        "the learning rate": [group["lr"] for group in trainer.optimizer.param_groups],
-        "the loss scale": trainer.scaler.get_scale(),
-        "how many steps are done": trainer.step,
-        "how many epochs are done": trainer.epoch,
-    }
-    theirs = trainer.ranks.gather(asked)
-    for what in asked:
-        values = [each[what] for each in theirs]
-        if any(value != values[0] for value in values):
-            raise differ(what, values)
 
 
 def warn_of_same_masks(trainer: Trainer) -> None:

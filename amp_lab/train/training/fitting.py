@@ -43,15 +43,22 @@ class Fit:
     def run(self) -> History:
         """Do the epochs that are left."""
         trainer = self._trainer
-        self._start()
+        trainer.stopped = None
+        try:
+            self._start()
+            return self._run()
+        finally:
+            trainer.asked_to_stop = None
+
+    def _run(self) -> History:
+        trainer = self._trainer
         if trainer.epoch >= self._epochs:
             warnings.warn(
                 f"nothing to train: {trainer.epoch} epochs are done, and fit(epochs={self._epochs}) counts those done "
                 "before; ask for more to go on",
-                stacklevel=3,
+                stacklevel=4,
             )
             return trainer.history
-        trainer.stopped = None
         trainer.together.begin()
         if trainer.ranks.size > 1:
             warn_of_same_masks(trainer)
@@ -61,8 +68,8 @@ class Fit:
             with explained(trainer), training(trainer), self._progress:
                 while trainer.epoch < self._epochs and not trainer.together.stops_between_epochs(trainer):
                     self._epoch()
-                if not trainer.together.stops(trainer):
-                    trainer.stopped = None  # one rank has asked for it after the last step
+                if trainer.epoch < self._epochs or trainer.together.stopping:
+                    trainer.stopped = trainer.asked_to_stop  # else the request came when all was done
         finally:
             trainer.place.leave(self._untaken)
         return trainer.history

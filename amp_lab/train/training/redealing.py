@@ -68,8 +68,8 @@ def redealt(trainer: Trainer, kept: Mapping[str, Any], before: int, loader: Any)
         return {**kept, "train": {**place, "taken": 0, "start": None, "length": length(loader)}}
     if size is None or then.get("batch") is None or now["order"] is None or then["order"] != now["order"]:
         raise CheckpointError(
-            f"the checkpoint was saved in the middle of an epoch by {before} ranks, and {now['ranks']} are here: which samples "
-            "are left is known only for the same data in the order of a DistributedSampler with the same seed "
+            f"the checkpoint was saved in the middle of an epoch by {before} ranks, and {now['ranks']} are here: which "
+            "samples are left is known only for the same data in the order of a DistributedSampler with the same seed "
             f"(num_replicas=1 for one process). Go on with {before} ranks, or from a checkpoint of an epoch's end",
             "mismatch",
         )
@@ -79,7 +79,7 @@ def redealt(trainer: Trainer, kept: Mapping[str, Any], before: int, loader: Any)
     taken, again = divmod(done, size * now["ranks"])
     if again and trainer.ranks.first:
         warnings.warn(
-            f"{done:,} samples of this epoch are done, which are no whole batches of {size} on {now['ranks']} ranks: the last "
+            f"{done:,} samples of this epoch are done, no whole batches of {size} on {now['ranks']} ranks: the last "
             f"{again:,} of them come a second time",
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""What the ranks of a run tell each other: one message of four numbers in each step, and more where it begins and ends.
+"""What the ranks of a run tell each other: one message of five numbers in each step, and more where it begins and ends.
 
 A step has no other meeting than this one and DDP's own. Nobody may find out alone that a loss is NaN, or that somebody
 wants to stop, and act on it: the others would wait for him in the next all-reduce.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -18,6 +18,17 @@ from amp_lab.train.saving.positions import Batches, length
 
 if TYPE_CHECKING:
     from amp_lab.train.trainer import Trainer
+
+
+_SKIPPED: Final = (
+    "in the step before, some ranks have skipped and others have not, and their weights differ. DDP averages "
+    "gradients, so all scalers see the same; what changes gradients after that, on one rank only, parts them: a hook "
+    "of yours, or loss_fn's own weights. Do it on all ranks alike, and go back to a checkpoint from before"
+)
+_MOVED: Final = (
+    "a scheduler or a callback has moved it on some ranks and not on others. Their weights are still the same; move "
+    "it on all ranks alike"
+)
 
 
 class Together:
@@ -57,16 +68,18 @@ class Together:
         It waits for the GPU, once, and for the other ranks.
 
         Raises:
-            RanksDiffer: if the last step has left them with other loss scales.
+            RanksDiffer: if the last step has left them with other loss scales, or learning rates.
         """
         if self._ranks.size == 1:
             return _mean(losses, sizes), sum(sizes)
         values: list[float] = torch.stack(losses).tolist()
         part = sum(value * size for value, size in zip(values, sizes, strict=True))
-        scale, wants_to_stop = trainer.scaler.get_scale(), trainer.stopped is not None
-        rows = self._ranks.rows([part, sum(sizes), scale, wants_to_stop])
-        parts, samples, scales, stops = zip(*rows, strict=True)
-        _check_scales(scales, trainer.step)
+        scale, lr = trainer.scaler.get_scale(), float(trainer.optimizer.param_groups[0]["lr"])
+        wants_to_stop = trainer.asked_to_stop is not None
+        rows = self._ranks.rows([part, sum(sizes), scale, lr, wants_to_stop])
+        parts, samples, scales, lrs, stops = zip(*rows, strict=True)
+        _check_alike("the loss scale", scales, trainer.step, _SKIPPED)
+        _check_alike("the learning rate", lrs, trainer.step, _MOVED)
         self.stopping = any(stops)
         self._put_right(trainer.parameters, int(sum(samples)))
         self.largest = max(self.largest, int(max(samples)))
@@ -88,16 +101,16 @@ class Together:
     def stops(self, trainer: Trainer) -> bool:
         """Tell whether the run ends here. On several ranks, a request of one counts from the next message on."""
         if self._ranks.size == 1:
-            return trainer.stopped is not None
+            return trainer.asked_to_stop is not None
         if self.stopping:
-            trainer.stopped = self.first_said(trainer.stopped or "")
+            trainer.asked_to_stop = self.first_said(trainer.asked_to_stop or "")
         return self.stopping
 
     def stops_between_epochs(self, trainer: Trainer) -> bool:
         """The same, where there is no message to ride on."""
         if self._ranks.size == 1 or self.stopping:
-            return trainer.stopped is not None
-        self.stopping = self._ranks.any(trainer.stopped is not None)
+            return trainer.asked_to_stop is not None
+        self.stopping = self._ranks.any(trainer.asked_to_stop is not None)
         return self.stops(trainer)
 
     def first_said(self, text: str) -> str:
@@ -141,15 +154,10 @@ class Together:
             )
 
 
-def _check_scales(scales: Sequence[float], step: int) -> None:
-    if any(scale != scales[0] for scale in scales):
-        listed = ", ".join(f"{scale:g} on rank {rank}" for rank, scale in enumerate(scales))
-        raise RanksDiffer(
-            f"the loss scale is {listed} at step {step:,}: in the step before, some ranks have skipped and others have "
-            "not, and their weights differ. DDP averages gradients, so all scalers see the same; what changes "
-            "gradients after that, on one rank only, parts them: a hook of yours, or loss_fn's own weights. Do it "
-            "on all ranks alike, and go back to a checkpoint from before"
-        )
+def _check_alike(what: str, values: Sequence[float], step: int, why: str) -> None:
+    if any(value != values[0] for value in values):
+        listed = ", ".join(f"{value:.9g} on rank {rank}" for rank, value in enumerate(values))
+        raise RanksDiffer(f"{what} is {listed} at step {step:,}: {why}")
 
 
 def _mean(losses: list[torch.Tensor], sizes: Sequence[int]) -> float:

@@ -85,7 +85,9 @@ def test_what_hangs_is_killed_with_its_children_and_says_where_it_was():
     assert (barrier.ended, sleeps.ended) == ("timed out", "timed out")
     assert "barrier" in barrier.error
     assert "hang" in sleeps.error
-    assert not [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "61.5"]]
+    assert not [
+        each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "61.5"]
+    ]
 
 
 def test_a_collective_without_its_partner_raises_in_time():
@@ -112,7 +114,9 @@ def bar(rank):
 
 print([each.ended for each in run_ranks(bar)])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
     assert (done.stdout, done.stderr) == ("['returned', 'returned']\n", "")
 
 
