@@ -65,8 +65,8 @@ from amp_lab.view.few_colours import few_colours
 #
 # On several GPUs, each GPU has a process of its own, called a *rank*. All of them run the same program, each on its own part of
 # the data. What they have to tell each other goes through a *process group*: by `gloo` between CPUs, by NCCL between GPUs of
-# NVIDIA. On this page we mostly start ranks with `run_ranks`, which takes a fraction of a second: it calls a function in so many
-# processes, `function(rank)`, and returns what became of each. In earnest `torchrun` starts them; that comes later.
+# NVIDIA. On this page we mostly start ranks with `run_ranks`, which takes a fraction of a second: it calls a function in so
+# many processes, `function(rank)`, and returns what became of each. In earnest `torchrun` starts them; that comes later.
 #
 # `all_reduce` adds up a tensor over all ranks. **Guess first:** rank 0 has a 1 and rank 1 has a 2. What does each have
 # afterwards? And what does `visitors` of this notebook hold, to which both append their number?
@@ -196,7 +196,7 @@ ends = {event.kind: event.end for event in timeline.events if event.rank == 0}
 print(f"from the end of forward: {ends['all-reduce'] - ends['forward']:.1f} ms")
 
 # %% [markdown]
-# **What you saw.** Not 20.4 ms. Gradients travel in *buckets*, of 25 MB here and by default in DDP. A bucket leaves as soon as it
+# **What you saw.** Not 20.4 ms. Gradients travel in *buckets*, of 25 MB as by default in DDP. A bucket leaves as soon as it
 # is full: that of the last layers first, while the backward pass is still busy with the others. Only the rest is waited for.
 # Each number on the lower bars is an all-reduce like the one in `hello`, and begins when the *last* rank is there. So a rank
 # that is late keeps all others waiting, and a `barrier()` in each step, "to keep the ranks together", adds only a wait.
@@ -204,8 +204,8 @@ print(f"from the end of forward: {ends['all-reduce'] - ends['forward']:.1f} ms")
 # %% [markdown]
 # ## Why all skip together
 #
-# Now three steps with loss scaling. In the second one, a gradient of rank 1 overflows, in its own backward pass. Each rank has a
-# `GradScaler` of its own, and they do not talk. **Guess first:** who skips, rank 1, both, or nobody?
+# Now three steps with loss scaling. In the second one, a gradient of rank 1 overflows, in its own backward pass. Each rank has
+# a `GradScaler` of its own, and they do not talk. **Guess first:** who skips, rank 1, both, or nobody?
 
 
 # %%
@@ -248,12 +248,12 @@ assert not timeline.weights_equal
 
 # %% [markdown]
 # **What you saw.** Rank 1 skips, rank 0 steps, and from there on they train two models, at two scales, and average their
-# gradients. No error, and a loss that looks nearly right. So whatever changes gradients between `backward` and `step` must do the
-# same on all ranks. Clipping does: same gradients, same norm.
+# gradients. No error, and a loss that looks nearly right. So whatever changes gradients between `backward` and `step` must do
+# the same on all ranks. Clipping does: same gradients, same norm.
 
 # %% [markdown]
 # The same with real processes, in FP16, with a scaler in each rank. In the third of five steps the images of rank 1 are 60,000
-# times too bright, and its gradients overflow; rank 0 has nothing of the kind. **Guess first:** what do the two scales look like?
+# times too bright, and its gradients overflow; those of rank 0 do not. **Guess first:** what do the two scales look like?
 
 
 # %%
@@ -285,8 +285,8 @@ assert scales == other_scales == [2.0**16] * 2 + [2.0**15] * 3
 assert all(torch.equal(each, other_weights[name]) for name, each in weights.items())
 
 # %% [markdown]
-# **What you saw.** One scaler per rank, no word between them, and they agree; the weights do, in every bit. No line of this loop
-# knows that there are two ranks. That is AMP with DDP: the loop of lesson 07, and a wrapped model.
+# **What you saw.** One scaler per rank, no word between them, and they agree; the weights do, in every bit. No line of this
+# loop knows that there are two ranks. That is AMP with DDP: the loop of lesson 07, and a wrapped model.
 
 # %% [markdown]
 # ## Which samples
@@ -326,8 +326,8 @@ for epoch in range(2):
 #
 # And the order of epoch 1 is that of epoch 0, unless somebody says `set_epoch`. No error tells of it.
 #
-# Two more things are random. The weights to begin with: DDP sends those of rank 0. And dropout: with the same seed on all ranks,
-# all drop the same units, so seed with `seed + rank`, once the model is made.
+# Two more things are random. The weights to begin with: DDP sends those of rank 0. And dropout: with the same seed on all
+# ranks, all drop the same units, so seed with `seed + rank`, once the model is made.
 #
 # ## One file
 #
@@ -356,8 +356,8 @@ assert len(said.missing_keys) == len(plain) == 4
 
 # %% [markdown]
 # **What you saw.** DDP is a module around the model, so each name begins with `module.`. `strict=False` makes the error go away
-# by loading *nothing*. Save the state of the model inside, `ddp.module`, and it can be loaded anywhere: by one process, by other
-# wrappers, by as many ranks as you like.
+# by loading *nothing*. Save the state of the model inside, `ddp.module`, and it can be loaded anywhere: by one process, by
+# other wrappers, by as many ranks as you like.
 #
 # Rank 0 writes and the others train on: that needs no barrier. Only whoever *reads* a file must wait until it is there.
 #
@@ -368,8 +368,8 @@ assert len(said.missing_keys) == len(plain) == 4
 #
 # Complete `train`. Each rank calls it, with the same arguments. It
 #
-# - opens the process group ("nccl" if `device.type` is "cuda", else "gloo"), and closes it at the end, when the wrapped model is
-#   no longer there: `del` it first;
+# - opens the process group ("nccl" if `device.type` is "cuda", else "gloo"), and closes it at the end, when the wrapped model
+#   is no longer there: `del` it first;
 # - deals the samples out anew in each epoch, so that each rank gets batches of its own part, `batch_size` samples each;
 # - trains with SGD (`lr=0.1`) on the mean cross-entropy, under FP16 autocast; gradients are averaged over the ranks, and a
 #   `GradScaler(device.type)` keeps them in FP16's range;
@@ -482,8 +482,8 @@ else:
 assert ended in (0, None)
 
 # %% [markdown]
-# **What you saw.** Two ranks, each with as many steps and the same scale. On a machine with two GPUs the same file has used them,
-# through NCCL; with fewer it takes the CPU. More ranks are another number on the command line.
+# **What you saw.** Two ranks, each with as many steps and the same scale. On a machine with two GPUs the same file has used
+# them, through NCCL; with fewer it takes the CPU. More ranks are another number on the command line.
 #
 # Why the `del`? The wrapper holds on to the group. If it is freed after `destroy_process_group`, when the function returns, it
 # takes the group along: Python stands still until gloo's threads have ended, and one of those may just be waiting for Python.
@@ -494,8 +494,8 @@ assert ended in (0, None)
 # %% [markdown]
 # ## The cards, once more
 #
-# `DistributedSampler` is a short piece of code. Whoever resumes a run in the midst of an epoch, or trains on a stream, needs one
-# of their own.
+# `DistributedSampler` is short, and whoever resumes a run in the midst of an epoch, or trains on a stream, needs one of their
+# own.
 #
 # ### Exercise 10.2 · Shard and reshuffle
 #
@@ -552,8 +552,8 @@ few_colours(simulate([*first_three["both"], *micro, Step(), Update()]).plot())
 
 # %% [markdown]
 # **What you saw.** They buy nothing: four times the payload, for the same gradients. `with ddp.no_sync():` leaves the exchange
-# out, and the last micro-batch, outside of it, sends the sum. But around `backward` alone it does nothing at all, and nobody says
-# so: DDP decides in the *forward* pass whether this one will be exchanged. So both belong inside.
+# out, and the last micro-batch, outside of it, sends the sum. But around `backward` alone it does nothing at all, and nobody
+# says so: DDP decides in the *forward* pass whether this one will be exchanged. So both belong inside.
 #
 # What about overflow? The infinity of an early micro-batch stays in its rank's sum, and travels with it. So `step` and `update`
 # stand behind the last micro-batch, once, and all ranks skip together as before. (With *all four* inside, nothing travels, and
@@ -668,8 +668,8 @@ assert all(abs(each / gradient - 1) < 0.01 for (_, gradient), each in came.items
 # ### Exercise 10.4 · The payload of a step
 #
 # Return how many bytes of gradients one rank hands to all-reduce in one step of DDP. `model` is a plain module whose parameters
-# all take part in the step. `ranks` is how many processes train it; `autocast` the dtype of the region of the forward pass, None
-# for none; `compression` the dtype of the hook, None for none. (What ranks agree on besides does not count.)
+# all take part in the step. `ranks` is how many processes train it; `autocast` the dtype of the region of the forward pass,
+# None for none; `compression` the dtype of the hook, None for none. (What ranks agree on besides does not count.)
 
 
 # %%
@@ -719,9 +719,9 @@ assert timeline.deadlock.waits[1] is None
 assert timeline.mispaired
 
 # %% [markdown]
-# **What you saw.** Two faults. The lesser one is the deadlock at the end: rank 0 has one step too many and waits, for as long as
-# the group's timeout lets it (30 minutes with gloo, 10 with NCCL, unless you say otherwise). The worse one comes before, and is
-# silent: all-reduces pair *in the order in which they come*. Rank 0 has averaged its gradients of step 1 with those of step 2.
+# **What you saw.** Two faults. The lesser one is the deadlock at the end: rank 0 has one step too many, and waits until the
+# group's timeout (30 minutes with gloo, 10 with NCCL, unless you say otherwise). The worse one comes before, and is silent:
+# all-reduces pair *in the order in which they come*. Rank 0 has averaged its gradients of step 1 with those of step 2.
 #
 # The same with processes. Each gradient says where it comes from: in step s it is 10 to the power of s.
 
@@ -749,8 +749,8 @@ assert zero.output.splitlines() == ["step 0: 1", "step 1: 55"]
 assert one.output.splitlines() == ["step 0: 1", "step 2: 55"]
 
 # %% [markdown]
-# **What you saw.** 55, the mean of 10 and 100, is the gradient of no step. And the error comes from rank 0, which had no NaN. So
-# every decision to leave something out is taken *together*: by numbers that all have (the gradients after the average, the
+# **What you saw.** 55, the mean of 10 and 100, is the gradient of no step. And the error comes from rank 0, which had no NaN.
+# So every decision to leave something out is taken *together*: by numbers that all have (the gradients after the average, the
 # scale), or by an all-reduce of the flag, made by all, in every step. `amp_lab`'s Trainer sends one small message in each step:
 # the rank's loss, its number of samples, its scale, and whether it wants to stop.
 #
@@ -789,8 +789,8 @@ assert [causes for _, causes in reports] == [["one-rank-decides"]] * 2
 #
 # Ten programs. Two ranks run the same one, on batches of their own; unless something else is said, they have as many. `step`
 # makes a whole and right FP16 step with DDP and returns its rank's own loss, a number; `forward` returns the loss as a tensor;
-# `ddp` is the wrapped model. In which of them does a rank wait for an exchange that no other rank ever enters? (PyTorch ends that
-# after its timeout, with an error.)
+# `ddp` is the wrapped model. In which of them does a rank wait for an exchange that no other rank ever enters? (PyTorch ends
+# that after its timeout, with an error.)
 
 # %%
 Markdown(program_list())
@@ -814,8 +814,8 @@ check("10.5", hanging_programs)
 # %% [markdown]
 # ## A script for work
 #
-# `amp_lab.train.ddp` is what your script becomes when it has to last: the Trainer of lesson 09, which knows of ranks, and around
-# it what a launch needs. This is the function that each rank runs:
+# `amp_lab.train.ddp` is what your script becomes when it has to last: the Trainer of lesson 09, which knows of ranks, and
+# around it what a launch needs. This is the function that each rank runs:
 
 # %%
 print(inspect.getsource(ddp.train))
@@ -844,16 +844,17 @@ ended = launch(*whole, "--spawn", "2")
 assert ended == 0
 
 # %% [markdown]
-# And now somebody dies. This file is the same script, but in its first life rank 1 kills itself after 30 steps: with SIGKILL,
-# which nothing can catch. `--max-restarts 1` allows torchrun to start anew once; `--every 10` has saved a checkpoint every ten
-# steps. **Guess first:** which ranks does torchrun start again, at which step do they go on, and how far are the weights at the
-# end from those of the undisturbed run?
+# And now somebody dies. This file is the same script, but in its first life rank 1 kills itself after 18 steps: with SIGKILL,
+# which nothing can catch. `--every 10` saves a checkpoint every ten steps, and `--max-restarts 1` allows torchrun to start anew
+# once. **Guess first:** which ranks does it start again, at which step do they go on, and how far are the weights at the end
+# from those of the undisturbed run?
 
 # %% tags=["nbval-ignore-output"] reason="says Writing the first time, Overwriting later"
 # %%writefile scratch/killed.py
 import os
 import signal
 import sys
+from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -864,12 +865,15 @@ made = []
 
 def die(*_):
     made.append(1)
-    if len(made) == 30:
+    if len(made) == 18:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
+rank, restarts = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+if (rank, restarts) == ("1", "0"):
     register_optimizer_step_post_hook(die)
+if restarts == "1":
+    print(f"rank {rank} finds", *Path("scratch/killed").glob("*.pt"))
 sys.exit(ddp.main())
 
 # %% tags=["nbval-ignore-output"] reason="processes have other numbers each time"
@@ -888,10 +892,10 @@ assert same
 assert runs[0]["step"] == runs[1]["step"] == 46
 
 # %% [markdown]
-# **What you saw.** torchrun notices that a process is dead (exit code -9), ends the *other* one as well, which waits for an
-# all-reduce that will never come, and starts both again. They find the checkpoint of step 20 and make the lost steps once more;
-# and since the file holds everything that moves, of each rank, the end is the same in every bit. torchrun knows nothing of
-# checkpoints. Without `resume` in the script, a restart is a new run.
+# **What you saw.** torchrun notices that a process is dead (exit code -9), ends the *other* one as well, which cannot go on
+# alone, and starts both again. They find the checkpoint of step 10 and make the lost steps once more; and since the file holds
+# everything that moves, of each rank, the end is the same in every bit. torchrun knows nothing of checkpoints. Without `resume`
+# in the script, a restart is a new run.
 #
 # ## In practice
 #
@@ -907,9 +911,9 @@ assert runs[0]["step"] == runs[1]["step"] == 46
 # checkpoints in a folder that both can read, the run survives the loss of a node (not of `node0`): it goes on with half the
 # ranks, from the last checkpoint. The batch of a step is then half as large.
 #
-# **2. Without torchrun.** `torch.multiprocessing.spawn(worker, nprocs=2)` calls `worker(rank)` in two new processes, as `--spawn`
-# does. Nobody sets the environment there, nobody starts a dead rank anew, and the port is your business: let the parent open a
-# `TCPStore` on port 0, and hand its number on.
+# **2. Without torchrun.** `torch.multiprocessing.spawn(worker, nprocs=2)` calls `worker(rank)` in two new processes, as
+# `--spawn` does. Nobody sets the environment there, nobody starts a dead rank anew, and the port is your business: let the
+# parent open a `TCPStore` on port 0, and hand its number on.
 #
 # **3. Old launch code.** That of lesson 09's review, and what to write instead:
 #
@@ -923,9 +927,10 @@ assert runs[0]["step"] == runs[1]["step"] == 46
 # | all ranks save | they write one file at once | rank 0 saves `ddp.module` |
 # | no `destroy_process_group` | warnings at the end, or a hang | the last call, when `ddp` is gone |
 #
-# **4. On GPUs.** `backend="nccl"`, one GPU for each rank, `torch.cuda.set_device(local_rank)` before anything else. A collective
-# of NCCL is put into the GPU's queue, and Python goes on: so a hang shows later, in the next line that asks for a number, such
-# as `loss.item()`. Where Python waits then is not where the fault is. If this machine has CUDA, here is the script with NCCL:
+# **4. On GPUs.** `backend="nccl"`, one GPU for each rank, `torch.cuda.set_device(local_rank)` before anything else. A
+# collective of NCCL is put into the GPU's queue, and Python goes on: so a hang shows later, in the next line that asks for a
+# number, such as `loss.item()`. Where Python waits then is not where the fault is. If this machine has CUDA, here is the script
+# with NCCL:
 
 # %% tags=["nbval-ignore-output"] reason="describes the machine that runs it"
 gpus, ended = torch.cuda.device_count(), None
@@ -960,5 +965,5 @@ quiz("10")
 # - PyTorch: [Distributed Data Parallel](https://docs.pytorch.org/docs/stable/notes/ddp.html), on buckets and hooks from within
 # - PyTorch: [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html), on rendezvous and restarts
 # - PyTorch: [DDP communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html)
-# - S. Li and others: [PyTorch Distributed: experiences on accelerating data parallel training](https://arxiv.org/abs/2006.15704),
+# - S. Li and others: [PyTorch Distributed: experiences on accelerating data parallel training](https://arxiv.org/abs/2006.15704):
 #   why buckets, and why they begin at the last layer

@@ -29,10 +29,11 @@ from amp_lab.train.checkpoint import CheckpointError, Checkpoints
 from amp_lab.train.data import digits
 from amp_lab.train.distributed.compression import compress_gradients
 from amp_lab.train.distributed.errors import exit_code
+from amp_lab.train.distributed.fingerprint import fingerprint
 from amp_lab.train.distributed.joining import joined
 from amp_lab.train.distributed.launching import spawn, speaks_for_its_machine
-from amp_lab.train.distributed.roll_call import fingerprint
 from amp_lab.train.distributed.shards import DevShard
+from amp_lab.train.distributed.stopping import leave_signals
 from amp_lab.train.metrics import accuracy
 from amp_lab.train.models import digit_classifier
 from amp_lab.train.precision import PRECISIONS
@@ -79,11 +80,12 @@ def train(options: Options) -> int:
         group.check_alike(options=asdict(options), data=fingerprint(train_data, dev_data))
 
         # Each epoch deals all samples out anew; Trainer calls `set_epoch`. On dev, each counts once.
+        # With num_workers=..., Ctrl+C must not end the workers before the run has stopped: `leave_signals`.
         shard: DistributedSampler[Any] = DistributedSampler(
             train_data, group.size, group.rank, shuffle=True, seed=options.seed
         )
-        train_loader = DataLoader(train_data, options.batch_size, sampler=shard)
-        dev_loader = DataLoader(dev_data, 256, sampler=DevShard(dev_data))
+        train_loader = DataLoader(train_data, options.batch_size, sampler=shard, worker_init_fn=leave_signals)
+        dev_loader = DataLoader(dev_data, 256, sampler=DevShard(dev_data), worker_init_fn=leave_signals)
 
         network = make_model(options).to(group.device)
         model = DistributedDataParallel(network)  # it copies rank 0's weights, and averages gradients

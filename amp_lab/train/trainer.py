@@ -120,7 +120,7 @@ class Trainer:
         self.device = device_for(model, device)
         self.ranks = ranks_of(model, self.device)
         self.together = Together(self.ranks)
-        checks.check_ranks(self.ranks, loss_fn)
+        checks.check_ranks(self.ranks, loss_fn, accumulate)
         self.precision = resolved(precision, self.device)
         checks.check_scaler(scaler, self.precision)
         checks.check_skipping(optimizer, self.precision)

@@ -15,7 +15,17 @@ from amp_lab.course.lessons.l09.reviewed import LAUNCH
 from amp_lab.course.lessons.l10.text import LESSON
 from amp_lab.train import ddp
 from amp_lab.train.data import digits
-from amp_lab.train.ddp_simulator import Backward, Barrier, Forward, Load, SetGradient, Step, Update, simulate
+from amp_lab.train.ddp_simulator import (
+    Backward,
+    Barrier,
+    Forward,
+    Load,
+    NoSync,
+    SetGradient,
+    Step,
+    Update,
+    simulate,
+)
 from amp_lab.train.distributed.workers import run_ranks
 from amp_lab.train.models import digit_classifier
 
@@ -62,16 +72,17 @@ def test_an_infinity_made_after_the_averaging_drives_real_ranks_apart_and_the_si
     assert [each[-1] for each in simulate(simulated, ranks=2).scales] == [scale, other_scale]
 
 
-def test_clipping_leaves_gradients_equal_on_all_ranks():
+def test_clipping_leaves_gradients_equal_on_all_ranks_and_buckets_are_of_25_mb():
     """Same gradients, same norm."""
 
     def clipped(rank):
         model = DistributedDataParallel(nn.Linear(4, 4))
         model(torch.full((2, 4), 1.0 + rank)).square().sum().backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        return norm.item(), model.module.weight.grad
+        return norm.item(), model.module.weight.grad, model.bucket_bytes_cap
 
-    (norm, gradient), (other_norm, other) = values(clipped)
+    (norm, gradient, cap), (other_norm, other, _) = values(clipped)
+    assert cap == 25 * 2**20
     assert norm == other_norm > 0.1
     assert torch.equal(gradient, other)
 
@@ -106,6 +117,18 @@ def test_accumulation_without_no_sync_is_right_and_only_dear(one_thread):
 
     for loud, quiet in values(gradients):
         assert torch.allclose(loud, quiet, rtol=1e-6)
+
+
+def test_with_all_micro_batches_inside_of_no_sync_nothing_travels_and_ranks_drift_apart():
+    def program(rank):
+        yield NoSync(Forward(), Backward(gradients=math.inf if rank else 0.1))
+        yield Step()
+        yield Update()
+
+    timeline = simulate(program, ranks=2)
+    assert timeline.all_reduces == 0
+    assert not timeline.scales_equal
+    assert not timeline.weights_equal
 
 
 def test_an_infinity_of_an_early_micro_batch_travels_with_the_last():
@@ -178,6 +201,9 @@ def test_the_code_that_the_page_prints_fits_into_a_notebooks_line():
     assert max(map(len, inspect.getsource(ddp.train).splitlines())) <= 104
 
 
-def test_the_run_that_is_killed_has_46_steps():
+def test_the_run_that_is_killed_has_46_steps_and_dies_between_two_checkpoints_of_its_first_epoch():
+    """Each epoch ends with a checkpoint, too: in its 18th step, the newest is that of step 10."""
     samples = math.ceil(round(0.8 * len(digits()[0])) / 2)
-    assert 2 * math.ceil(samples / ddp.Options().batch_size) == 46
+    steps = math.ceil(samples / ddp.Options().batch_size)
+    assert 2 * steps == 46
+    assert 10 < 18 < min(20, steps)

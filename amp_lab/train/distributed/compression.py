@@ -107,7 +107,7 @@ def _try(dtype: str, model: DistributedDataParallel) -> None:
 def _bf16(state: _State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     """Average a bucket in BF16. Divided first, so that no sum is larger than the largest element."""
     buffer = bucket.buffer()
-    if buffer.itemsize <= 2:
+    if buffer.itemsize <= 2 or not buffer.numel():
         return allreduce_hook(state.group, bucket)
     sent = buffer.div_(state.group.size()).to(torch.bfloat16)
     return _sum(sent, state.group).then(lambda arrived: buffer.copy_(arrived.value()[0]))
@@ -116,7 +116,7 @@ def _bf16(state: _State, bucket: dist.GradBucket) -> torch.futures.Future[torch.
 def _fp16(state: _State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     """Average a bucket in FP16, under a scale that all ranks compute from the largest element on any of them."""
     buffer: torch.Tensor = bucket.buffer()
-    if buffer.itemsize <= 2:
+    if buffer.itemsize <= 2 or not buffer.numel():
         return allreduce_hook(state.group, bucket)
     ranks, largest = state.group.size(), _largest(buffer)
     agreed = _sum(largest, state.group, dist.ReduceOp.MAX)

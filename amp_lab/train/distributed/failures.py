@@ -21,8 +21,8 @@ class RanksDiffer(RuntimeError):
     """Ranks do not have the same of what must be the same; raised on all of them alike."""
 
 
-# gloo's errors are plain RuntimeErrors, which begin with the place in its sources: "[…/gloo/transport/tcp/pair.cc:553]".
-# The word itself may stand in anybody's message.
+# gloo's errors are plain RuntimeErrors that begin with the place in its sources: "[…/gloo/transport/tcp/pair.cc:553]".
+# The word alone may stand in anybody's message.
 _OF_GLOO: Final = re.compile(r"\[[^\]\n]*\bgloo[/\\][^\]\n]*:\d+\]")
 
 

@@ -59,7 +59,8 @@ def work(seat: Seat, call: bytes, results: Any) -> None:
         except BaseException as error:
             last = traceback.format_exception_only(error)[-1].strip()
             message = ("raised", None, last, "".join(traceback.format_exception(error)))
-        sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError):  # the function may have closed it
+            sys.stdout.flush()
         # Locks of multiprocessing (tqdm makes some) would outlive the process, and be complained about later.
         multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
         results.send_bytes(pickle.dumps(message))

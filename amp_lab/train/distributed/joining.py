@@ -10,6 +10,7 @@ with joined() as group:
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -99,6 +100,7 @@ def joined(
                 yield group
             except BaseException as error:
                 if isinstance(error, RankFailed) or is_about_others(error):
+                    group.pulse.lost()
                     raise _missing(group, error) from error
                 group.pulse.last_words(error)
                 if not is_quiet(error) and not group.pulse.says_first(error):
@@ -113,9 +115,12 @@ def joined(
 
 def _missing(group: Group, error: BaseException) -> RankFailed:
     """Return an error that names the rank that is missing, if that can be known."""
-    said = group.pulse.blame()
+    said, sure = group.pulse.blame()
     group.pulse.left()
-    return RankFailed(f"rank {group.rank}: {said}" if said else str(error))
+    if not said:
+        return RankFailed(str(error))
+    own = "" if sure else f" ({str(error).strip().splitlines()[0]})"  # it may know more than a guess
+    return RankFailed(f"rank {group.rank}: {said}{own}")
 
 
 def _opened(launch: Launch | None, timeout: float, device: str, join_timeout: float) -> Group:
@@ -136,6 +141,7 @@ def _opened(launch: Launch | None, timeout: float, device: str, join_timeout: fl
     own = PrefixStore(part, meeting.client(launch, 10.0))
     pulse = Pulse(own, launch.rank, launch.size, timeout)
     if backend == "nccl":
+        roll_call.check_different(PrefixStore("gpus", store), launch.rank, launch.size, _gpu(place), left)
         pulse.speak_early()
     dist.init_process_group(
         backend,
@@ -155,13 +161,27 @@ def _device(device: str, launch: Launch | None) -> torch.device:
     if device == "cpu" or (device == "auto" and gpus == 0):
         return torch.device("cpu")
     local_rank, local_size = (launch.local_rank, launch.local_size) if launch else (0, 1)
-    if local_size > gpus:
+    if gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
+        local_rank = (
+            0  # the launcher may have given each process one of its own to see: the roll call will tell
+        )
+    elif local_size > gpus:
+        more = (
+            "" if os.environ.get("LOCAL_RANK") else ". On several machines, each rank needs LOCAL_RANK, too"
+        )
         raise _here(
-            f"{local_size} processes on {socket.gethostname()}, which has {gpus} GPUs: each needs one of its own. "
-            f'Start {gpus or "none"} there (--nproc-per-node), or compute on the CPU (device="cpu", --device cpu)'
+            f"{local_size} processes on {socket.gethostname()}, which has {gpus} GPUs: each needs one of its own. Start "
+            f'{gpus or "none"} there (--nproc-per-node), or compute on the CPU (device="cpu", --device cpu){more}'
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def _gpu(device: torch.device) -> str:
+    """Return a name of a GPU that no other one has."""
+    about = torch.cuda.get_device_properties(device)
+    own = getattr(about, "uuid", None) or f"{os.environ.get('CUDA_VISIBLE_DEVICES')}:{device.index}"
+    return f"GPU {own} of {socket.gethostname()}"
 
 
 def _backend(device: torch.device) -> str:

@@ -64,18 +64,21 @@ class Launch:
                 f"the environment has {' and '.join(given)}, but no {', no '.join(missing)}. {_HOW}"
             )
         rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-        local_rank, local_size = (
-            _number(environment, "LOCAL_RANK", rank),
-            _number(environment, "LOCAL_WORLD_SIZE", size),
-        )
+        local_rank = _number(environment, "LOCAL_RANK", rank)
+        at_least = local_rank + 1 if environment.get("LOCAL_RANK") else size
+        local_size = _number(environment, "LOCAL_WORLD_SIZE", at_least)
         if not (rank < size and local_rank < local_size <= size):
             raise LaunchError(
                 f"RANK={rank} of WORLD_SIZE={size}, LOCAL_RANK={local_rank} of LOCAL_WORLD_SIZE={local_size}: a rank "
                 f"is counted from 0 and is less than the number of processes. {_HOW}"
             )
         hosted = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        port = _number(environment, "MASTER_PORT")
-        return cls(rank, size, local_rank, local_size, environment["MASTER_ADDR"], port, hosted)
+        address, port = environment["MASTER_ADDR"], _number(environment, "MASTER_PORT")
+        if not 0 < port < 65536:
+            raise LaunchError(f"MASTER_PORT={port}: a port is a number from 1 to 65535. {_HOW}")
+        if not _is_address(address):
+            raise LaunchError(f"MASTER_ADDR={address!r} is no name and no address of a machine. {_HOW}")
+        return cls(rank, size, local_rank, local_size, address, port, hosted)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that say this."""
@@ -135,9 +138,10 @@ def spawn(program: Callable[..., int | None], ranks: int, *args: Any) -> int:
 def _method() -> str:
     """Return how to start processes: CUDA does not survive a fork of this one, so by a server that never uses it.
 
-    The server imports once for all what takes seconds; "spawn" would in each process.
+    The server imports once for all what takes seconds; "spawn" would in each process. Not on macOS, whose library of
+    linear algebra (Accelerate) does not survive a fork once it is in use.
     """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+    if "forkserver" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
         return "spawn"
     multiprocessing.set_forkserver_preload(_SLOW)
     return "forkserver"
@@ -185,6 +189,13 @@ def _passed_on(pids: list[int]) -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(text.encode("idna")) and not any(letter.isspace() for letter in text)
+    except UnicodeError:  # "a..b", or a part of more than 63 letters
+        return False
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -59,13 +59,23 @@ class Worker:
     def failed(self) -> bool:
         return self._message is not None and self._message[0] != "returned"
 
+    @property
+    def signs(self) -> list[Any]:
+        """What is ready as soon as there is something to hear: a message, or the end of the process.
+
+        Its end of the pipe may live on, in a process that it has started.
+        """
+        return [self.reader, self._process.sentinel]
+
     def hear(self) -> None:
         """Take what the process has sent, or that it has ended without a word."""
         try:
-            self._end(pickle.loads(self.reader.recv_bytes()))
+            if self.reader.poll():
+                return self._end(pickle.loads(self.reader.recv_bytes()))
         except EOFError:
-            self._process.join()
-            self._end(("died", None, _how_it_died(self._process.exitcode), ""))
+            pass
+        self._process.join()
+        self._end(("died", None, _how_it_died(self._process.exitcode), ""))
 
     def give_up(self, ended: str) -> None:
         """Note where the process is, which has not ended by itself."""
@@ -95,7 +105,11 @@ class Worker:
         ended, value, error, trace = self._message
         output = Path(self._seat.path)
         text = output.read_text(errors="replace") if output.exists() else ""
-        value = pickle.loads(value) if ended == "returned" else None
+        try:
+            value = pickle.loads(value) if ended == "returned" else None
+        except Exception as problem:
+            ended, value = "raised", None
+            error = f"what it returned cannot be read here: {type(problem).__name__}: {problem}"
         return Outcome(self._seat.rank, ended, value, error, trace, text, self._seconds)
 
 

@@ -17,13 +17,26 @@ _DOING: Final = {
     "save": "saving a checkpoint",
     "load": "loading a checkpoint",
     "__next__": "reading a batch",
+    "mean": "adding up the losses of all ranks",
+    "clip": "clipping",
 }
+SAVING: Final = _DOING["save"]
 _TRAINER: Final = f"{os.sep}amp_lab{os.sep}train{os.sep}"
 _TORCH: Final = f"{os.sep}torch{os.sep}"
 # Where Python is while a process waits for others: in a collective, or in a backward pass, which averages gradients.
 _WAITING: Final = tuple(
     f"{_TORCH}{name}".replace("/", os.sep)
     for name in ("distributed/", "autograd/", "nn/parallel/distributed")
+) + tuple(
+    # NCCL only puts a collective into the GPU's queue. Python waits when it wants to know a number, here.
+    f"{_TRAINER}{name}".replace("/", os.sep)
+    for name in (
+        "distributed/several",
+        "training/together",
+        "training/loop",
+        "training/nonfinite",
+        "training/evaluation",
+    )
 )
 
 

@@ -15,9 +15,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
@@ -25,6 +25,13 @@ from amp_lab.train.distributed.places import Place, latecomer, seen
 
 EVERY: Final = 1.0  # seconds from one beat to the next
 _SILENT: Final = 4.0  # so many seconds without a beat, and a process is gone, or frozen
+
+
+class Blame(NamedTuple):
+    """Who is missing, in words, and whether that is sure: the best guess is of help, too."""
+
+    said: str
+    sure: bool
 
 
 class Pulse:
@@ -44,6 +51,7 @@ class Pulse:
         self._main = threading.main_thread().ident
         self._place, self._moved, self._beats = Place(0, "starting", False), time.monotonic(), 0
         self._waits = self._moved
+        self._failed: Place | None = None  # where it was when its connection broke
         self._heard: dict[int, tuple[int, float]] = {}  # the last beat of each other rank, and when that was
         self._lock, self._end = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="amp_lab pulse", daemon=True)
@@ -74,6 +82,10 @@ class Pulse:
             store.set(f"words/{self._rank}", json.dumps([self._step(), words, _process()]))
         self.left()
 
+    def lost(self) -> None:
+        """Stay in the place where this rank has waited in vain, though it does something else now: it looks for who."""
+        self._failed = replace(self._place, waiting=True)
+
     def left(self) -> None:
         """Tell the others that this rank ends; for somebody else's reason, if it has no words for it."""
         with self._asked() as store:
@@ -86,31 +98,38 @@ class Pulse:
             first = bool(store.add(f"said/{_line(error)}", 1) == 1)
         return first
 
-    def blame(self, patience: float = 3.0) -> str:
+    def blame(self, patience: float = 3.0) -> Blame:
         """Say which rank is missing, and where it was last; "" if nobody can know.
 
         It waits for some seconds: who has failed may still be writing why, and who is silent must be heard out.
         """
         if self.size == 1:
-            return ""
+            return Blame("", False)
         before, end = self._places(), time.monotonic() + patience
         while time.monotonic() < end:
             if words := self._words():
-                return words
+                return Blame(words, True)
             time.sleep(0.1)
         after = self._places()
         if before.keys() != after.keys() or not after:
-            return (
+            said = (
                 "nobody answers where the ranks meet: rank 0 has ended, or whoever started it. Was it killed?"
             )
-        silent = [rank for rank, place in after.items() if rank in before and place.beat == before[rank].beat]
+            return Blame(said, False)
+        left = self._left()  # they have waited in vain, too
+        silent = [
+            rank
+            for rank, place in after.items()
+            if rank in before and place.beat == before[rank].beat and rank not in left
+        ]
         if silent:
             place = after[silent[0]]
-            return (
+            said = (
                 f"rank {silent[0]} ({place.process}) is silent: was it killed, or is it frozen? Its last message, at "
                 f"most a second before, came from step {place.step} ({place.doing})"
             )
-        return latecomer(after)
+            return Blame(said, True)
+        return Blame(latecomer(after), False)
 
     def gone(self) -> bool:
         """Tell whether another rank has ended or is silent, or the store is gone with rank 0; asked repeatedly."""
@@ -168,7 +187,7 @@ class Pulse:
             print(f"rank {self._rank} has waited for {seconds:.0f} s: {said}", file=sys.stderr, flush=True)
 
     def _look(self) -> Place:
-        return seen(self._main, self._step())
+        return replace(self._failed) if self._failed else seen(self._main, self._step())
 
     def _places(self) -> dict[int, Place]:
         found = {}
@@ -185,6 +204,11 @@ class Pulse:
                     step, words, process = json.loads(store.get(f"words/{each}"))
                     return f"rank {each} ({process}) ended after step {step}: {words}"
         return ""
+
+    def _left(self) -> list[int]:
+        with self._asked() as store:
+            return [each for each in self._others() if store.check([f"left/{each}"])]
+        return []
 
     def _others(self) -> list[int]:
         return [each for each in range(self.size) if each != self._rank]

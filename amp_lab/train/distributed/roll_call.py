@@ -7,17 +7,15 @@ import hashlib
 import json
 import os
 import platform
-import random
 import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 
@@ -65,14 +63,30 @@ def check_alike(store: Store, rank: int, size: int, facts: Mapping[str, object],
         LaunchError: on all ranks, in the same words, if one has something else than rank 0; rank 0 says them.
     """
     mine = {name: json.dumps(value, default=str, sort_keys=True) for name, value in _flat(facts)}
-    store.set(f"has/{rank}", json.dumps([_who(rank), mine]))
+    _compare(store, rank, size, [_who(rank), mine], _difference, timeout)
+
+
+def check_different(store: Store, rank: int, size: int, own: str, timeout: float) -> None:
+    """Make sure that each rank has something of its own, such as a GPU; once in a store.
+
+    Raises:
+        LaunchError: on all ranks, in the same words, if two have the same; rank 0 says them.
+    """
+    _compare(store, rank, size, own, _shared, timeout)
+
+
+def _compare(
+    store: Store, rank: int, size: int, own: Any, judge: Callable[[list[Any]], str], timeout: float
+) -> None:
+    """Show rank 0 what each has, and heed what it says; "" if all is well."""
+    store.set(f"has/{rank}", json.dumps(own))
     if rank == 0:
         keys = [f"has/{each}" for each in range(size)]
         with contextlib.suppress(RuntimeError):
             store.wait(keys, timedelta(seconds=timeout))
         missing = [each for each, key in enumerate(keys) if not store.check([key])]
         told = [] if missing else [json.loads(store.get(each)) for each in keys]
-        store.set("said", _absent(missing, size, timeout) if missing else _difference(told))
+        store.set("said", _absent(missing, size, timeout) if missing else judge(told))
     _heed(store, "said", rank, size, timeout + _LINGER)
 
 
@@ -94,59 +108,6 @@ def _code() -> str:
         with contextlib.suppress(OSError):
             total.update(each.read_bytes())
     return total.hexdigest()[:12]
-
-
-def fingerprint(*datasets: Any, samples: int = 64) -> str:
-    """Return the length and a checksum of each data set, over so many samples from all parts of it.
-
-    Samples that are drawn at random (augmentation) are drawn from the same random numbers on each rank, and the global
-    generators are put back. A data set with a generator of its own is known by its length.
-    """
-    return "; ".join(_fingerprint(data, samples) for data in datasets)
-
-
-def _fingerprint(data: Any, samples: int) -> str:
-    size = len(data)
-    indices = sorted({size * each // samples for each in range(samples)} if size else ())
-    first, second = _checksum(data, indices), _checksum(data, indices)
-    return f"{size} samples, checksum {first if first == second else 'of none, as they change'}"
-
-
-def _checksum(data: Any, indices: Iterable[int]) -> str:
-    total, before = hashlib.sha256(), random_states.capture()
-    torch.manual_seed(0)
-    np.random.seed(0)
-    random.seed(0)
-    try:
-        for index in indices:
-            for part in _leaves(data[index]):
-                total.update(part)
-    finally:
-        random_states.restore(before)
-    return total.hexdigest()[:12]
-
-
-def _leaves(sample: Any) -> Iterator[bytes]:
-    """Yield the parts of a sample as bytes."""
-    if isinstance(sample, torch.Tensor):
-        yield f"{sample.dtype} {tuple(sample.shape)}".encode()
-        yield sample.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    elif isinstance(sample, Mapping):
-        for name, part in sample.items():
-            yield repr(name).encode()
-            yield from _leaves(part)
-    elif isinstance(sample, list | tuple):
-        for part in sample:
-            yield from _leaves(part)
-    elif isinstance(sample, np.ndarray | np.generic) and sample.dtype != object:
-        yield f"{sample.dtype} {sample.shape}".encode()
-        yield np.ascontiguousarray(sample).tobytes()
-    elif isinstance(sample, bool | int | float | complex | str | bytes | None):
-        yield repr(sample).encode()
-    else:  # of other objects, the text may hold an address, which is another one in each process
-        yield type(sample).__qualname__.encode()
-        if hasattr(sample, "__array__"):  # an image of PIL
-            yield from _leaves(np.asarray(sample))
 
 
 def _flat(facts: Mapping[str, object]) -> Iterator[tuple[str, object]]:
@@ -194,6 +155,16 @@ def _difference(told: list[Any]) -> str:
     more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
     same = "All ranks need the same code, options and data: start them from the same files."
     return f"{'; '.join(lines[:3])}{more}. {same}" if lines else ""
+
+
+def _shared(told: list[str]) -> str:
+    for rank, own in enumerate(told):
+        if (first := told.index(own)) != rank:
+            return (
+                f"ranks {first} and {rank} both have {own}: each process needs one of its own. Start as many as there "
+                "are (--nproc-per-node), and let the launcher set LOCAL_RANK, or CUDA_VISIBLE_DEVICES for each"
+            )
+    return ""
 
 
 def _who(rank: int) -> str:

@@ -62,14 +62,14 @@ class SeveralRanks(Ranks):
 
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
-        with self._answered():
+        with self._answered(), self._on_device():
             torch.distributed.all_gather_object(values, value, group=self._group)
         return values
 
     def share(self, value: T) -> T:
         box = [value]
         source = torch.distributed.get_global_rank(self._group, 0)
-        with self._answered():
+        with self._answered(), self._on_device():
             torch.distributed.broadcast_object_list(box, source, group=self._group)
         return box[0]
 
@@ -92,6 +92,10 @@ class SeveralRanks(Ranks):
         except RuntimeError as error:
             self.explain(error)
             raise
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """NCCL sends objects from the current GPU, which need not be that of the model."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else NOTHING
 
     def _raise_alike(self, error: Exception | None, said: Sequence[str]) -> None:
         if error is not None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from amp_lab.train.distributed.places import SAVING
 from amp_lab.train.distributed.pulse import Pulse
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -20,7 +21,16 @@ _ONE: Final = 1.0  # seconds: a terminal and a launcher may both pass on the sam
 _GRACE: Final = 20.0  # seconds for a step to end; launchers kill after 30
 _LATER: Final = 2.0
 _LOOK: Final = 0.2
-_SAVING: Final = "saving a checkpoint"
+
+
+def leave_signals(worker: int) -> None:
+    """Let a DataLoader's worker process go on when Ctrl+C reaches it, too: `DataLoader(..., worker_init_fn=...)`.
+
+    A terminal sends Ctrl+C to all processes. The one that reads from the worker decides what to do, and ends it.
+    """
+    signal.set_wakeup_fd(-1)  # where the process that it was forked from listens
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
 
 
 class Stopping:
@@ -93,7 +103,7 @@ class Stopping:
         step, moved, alone, again = self._pulse.step, first, math.inf, math.inf
         while not self._end.wait(_LOOK):
             now = time.monotonic()
-            if self._pulse.step != step or self._pulse.place.doing == _SAVING:
+            if self._pulse.step != step or self._pulse.place.doing.startswith(SAVING):
                 step, moved = self._pulse.step, now
             alone = min(alone, now) if self._pulse.gone() else math.inf
             if now - first > _ONE and select.select([self._ours], [], [], 0)[0] and self._ours.recv(1):

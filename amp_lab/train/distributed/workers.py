@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from amp_lab.train.arguments import as_size
 from amp_lab.train.distributed.in_worker import HOST, Seat, packed
 from amp_lab.train.distributed.one_worker import Outcome, Worker
 
@@ -49,11 +50,10 @@ def run_ranks(
         grace: seconds that the others have to end by themselves once a rank has failed.
 
     Raises:
-        ValueError: for less than one rank.
+        ValueError: for a number of ranks that is none.
         RuntimeError: where processes cannot be started in this way (Windows; there, WSL can).
     """
-    if ranks < 1:
-        raise ValueError(f"run_ranks(ranks={ranks}): at least 1 process is needed")
+    ranks = as_size("run_ranks", "ranks", ranks)
     context = _context()
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)  # port 0: any that is free
     call = packed((function, args))
@@ -75,9 +75,10 @@ def _wait(workers: Sequence[Worker], deadline: float, grace: float) -> None:
     ended = "timed out"
     while waiting := [worker for worker in workers if not worker.done]:
         left = deadline - time.monotonic()
-        ready = multiprocessing.connection.wait([each.reader for each in waiting], max(left, 0))
+        signs = [sign for worker in waiting for sign in worker.signs]
+        ready = multiprocessing.connection.wait(signs, max(left, 0))
         for worker in waiting:
-            if worker.reader in ready:
+            if any(sign in ready for sign in worker.signs):
                 worker.hear()
         if ended == "timed out" and any(worker.failed for worker in workers):
             ended, deadline = "stopped", min(deadline, time.monotonic() + grace)

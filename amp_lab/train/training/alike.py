@@ -6,6 +6,7 @@ every rank trains another model, without an error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from amp_lab.train.trainer import Trainer
 
 _DEALING: Final = ("num_replicas", "shuffle", "seed", "drop_last")
-_INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ROUNDING: Final = 1e-6  # of a weight's norm: GPUs of two kinds may round differently
 
 
 def check_alike(trainer: Trainer, train_loader: Any, dev_loader: Any, epochs: int, resume: Any) -> None:
@@ -45,12 +46,12 @@ def check_alike(trainer: Trainer, train_loader: Any, dev_loader: Any, epochs: in
         "how many steps are done": trainer.step,
         "how many epochs are done": trainer.epoch,
     }
-    everybodys = trainer.ranks.gather((asked, _checksums(trainer)))
+    everybodys = trainer.ranks.gather(asked)
     for what in asked:
-        values = [theirs.get(what) for theirs, _ in everybodys]
+        values = [theirs.get(what) for theirs in everybodys]
         if any(value != values[0] for value in values):
             raise differ(what, values)
-    _check_weights([checksums for _, checksums in everybodys])
+    check_weights(trainer)
 
 
 def check_dealing(ranks: Ranks, loader: Any) -> None:
@@ -130,21 +131,44 @@ def _plain(value: Any) -> Any:
     return type(value).__name__
 
 
-def _checksums(trainer: Trainer) -> dict[str, int]:
-    """Return a sum over the bits of each weight: the same in whatever order a device adds."""
+def check_weights(trainer: Trainer) -> None:
+    """Refuse to go on with replicas that differ: in the sum of a weight's elements, by more than rounding can do.
+
+    Raises:
+        RanksDiffer: on all ranks alike.
+    """
+    if trainer.ranks.size == 1:
+        return
+    first, *others = trainer.ranks.gather(_sums(trainer))
+    for rank, theirs in enumerate(others, 1):
+        other = next((name for name in theirs if _differ(theirs[name], first.get(name))), None)
+        if other is not None:
+            raise RanksDiffer(
+                f"the weight {other!r} is another one on rank {rank} than on rank 0. DistributedDataParallel copies "
+                "rank 0's when it is made, and averages the gradients of what was trained then: load weights, "
+                "unfreeze layers and add them before, or wrap the model anew; and change weights on all ranks alike"
+            )
+
+
+def _sums(trainer: Trainer) -> dict[str, tuple[float, float]]:
+    """Return of each weight that DDP looks after the sum of its elements and their norm, in FP64."""
+    model = trainer.ranks.model_inside(trainer.model)
+    own = getattr(model, "_ddp_params_and_buffers_to_ignore", ())  # each rank's own, by the model's wish
     return {
-        name: int(each.detach().view(_INTEGERS[each.itemsize]).sum(dtype=torch.int64))
-        for name, each in trainer.ranks.model_inside(trainer.model).named_parameters()
-        if type(each) is torch.nn.Parameter and each.layout is torch.strided and each.itemsize in _INTEGERS
+        name: (
+            float(each.detach().sum(dtype=torch.float64)),
+            float(torch.linalg.vector_norm(each.detach(), dtype=torch.float64)),
+        )
+        for name, each in model.named_parameters()
+        if each.is_floating_point() and name not in own
     }
 
 
-def _check_weights(everybodys: list[dict[str, int]]) -> None:
-    first = everybodys[0]
-    for rank, theirs in enumerate(everybodys):
-        other = next((name for name, value in theirs.items() if first.get(name) != value), None)
-        if other is not None:
-            raise RanksDiffer(
-                f"the weight {other!r} is another one on rank {rank} than on rank 0: DistributedDataParallel copies "
-                "rank 0's when it is made, and what is loaded or changed afterwards must be so on all ranks"
-            )
+def _differ(one: tuple[float, float], other: tuple[float, float] | None) -> bool:
+    """What is NaN on both, others find and explain."""
+    if other is None:
+        return True
+    (mine, norm), (theirs, _) = one, other
+    return not (
+        mine == theirs or abs(mine - theirs) <= _ROUNDING * norm or (math.isnan(mine) and math.isnan(theirs))
+    )

@@ -121,8 +121,14 @@ def check_skipping(optimizer: Optimizer, precision: str) -> None:
         )
 
 
-def check_ranks(ranks: Ranks, loss_fn: Any) -> None:
-    """Refuse a loss function with weights of its own on several ranks: DDP averages the gradients of the model only."""
+def check_ranks(ranks: Ranks, loss_fn: Any, accumulate: int) -> None:
+    """Refuse what does not go with DDP: a loss function with weights of its own (only those of the model are averaged),
+    and steps of several micro-batches where it takes every backward pass to be the same."""
+    if accumulate > 1 and ranks.settings().get("static_graph"):
+        raise ValueError(
+            f"accumulate={accumulate} and DistributedDataParallel(static_graph=True) do not go together: DDP averages "
+            "in the last micro-batch only, and its graph is another one. Leave static_graph=True out"
+        )
     weights = loss_fn.parameters() if isinstance(loss_fn, nn.Module) else ()
     if ranks.size > 1 and any(each.requires_grad for each in weights):
         raise ValueError(

@@ -17,6 +17,7 @@ import torch
 from amp_lab.train.checkpoint import load_checkpoint
 from amp_lab.train.precision import fp32_products
 from amp_lab.train.saving.positions import length
+from amp_lab.train.training.alike import check_weights
 from amp_lab.train.training.breaking_off import end_turn, explained
 from amp_lab.train.training.calls import warn_of_same_masks
 from amp_lab.train.training.evaluation import evaluate, modes_kept
@@ -83,9 +84,8 @@ class Fit:
         if checkpoints is not None:
             trainer.ranks.first_does(lambda: checkpoints.begin(trainer.step))
         if trainer.seed is not None and trainer.step == 0:
-            seed = (
-                trainer.seed + trainer.ranks.rank
-            )  # the same dropout on all ranks would be a smaller batch in disguise
+            # The same dropout on all ranks would be a smaller batch in disguise.
+            seed = trainer.seed + trainer.ranks.rank
             torch.manual_seed(seed)
             np.random.seed(seed % 2**32)
             random.seed(seed)
@@ -144,6 +144,7 @@ class Fit:
     def _epoch_ended(self, start: float) -> None:
         trainer = self._trainer
         train_loss = self._train_loss()
+        check_weights(trainer)
         values: dict[str, float] = {}
         if self._dev_loader is not None:
             values = evaluate(trainer, self._dev_loader, "dev_loader")

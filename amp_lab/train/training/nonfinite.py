@@ -10,6 +10,7 @@ import torch
 
 from amp_lab.autocast.emulate import CudaAutocast
 from amp_lab.train.precision import DTYPES
+from amp_lab.train.training.alike import check_weights
 from amp_lab.train.training.batches import to_device
 from amp_lab.train.training.errors import NonFiniteLoss
 from amp_lab.train.training.history import StepRecord
@@ -68,7 +69,9 @@ def worth_saving(trainer: Trainer) -> bool:
 
     Raises:
         NonFiniteLoss: if they are not, unless `on_nonfinite` is "stop".
+        RanksDiffer: if ranks have other weights than rank 0.
     """
+    check_weights(trainer)
     harmed = spoilt_anywhere(trainer)
     if not harmed:
         return True

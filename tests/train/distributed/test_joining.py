@@ -4,8 +4,8 @@ import pytest
 
 from amp_lab.train import ddp
 from amp_lab.train.distributed.errors import LaunchError
+from amp_lab.train.distributed.fingerprint import fingerprint
 from amp_lab.train.distributed.launching import Launch
-from amp_lab.train.distributed.roll_call import fingerprint
 from tests.train.distributed.launches import Started, free_port, held_port, ranks, started
 from tests.train.small_runs import DATA, INPUTS
 

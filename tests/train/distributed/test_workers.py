@@ -143,6 +143,37 @@ run_ranks(wait, 2, sys.argv[1])
     assert not alive
 
 
-def test_no_process_is_no_answer():
-    with pytest.raises(ValueError, match="at least 1 process"):
-        run_ranks(lambda rank: rank, 0)
+def test_a_rank_that_dies_is_not_waited_for_because_its_child_lives():
+    def die(rank):
+        if os.fork() == 0:
+            time.sleep(40)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    begin = time.monotonic()
+    (outcome,) = run_ranks(die, 1)
+    assert time.monotonic() - begin < 30
+    assert (outcome.ended, outcome.error) == ("died", "killed by SIGKILL")
+
+
+def test_what_cannot_be_read_here_is_told_and_the_other_ranks_have_their_say():
+    class Unreadable:
+        def __reduce__(self):
+            return divmod, (1, 0)
+
+    kind = Unreadable  # of here: it travels with the function
+    first, second = run_ranks(lambda rank: kind() if rank else 5)
+    assert (first.ended, first.value) == ("returned", 5)
+    assert second.ended == "raised"
+    assert "cannot be read here: ZeroDivisionError" in second.error
+
+
+def test_a_rank_may_close_its_output():
+    (outcome,) = run_ranks(lambda rank: sys.stdout.close(), 1)
+    assert outcome.ended == "returned"
+
+
+@pytest.mark.parametrize("ranks", [0, 1.5, True, "2"])
+def test_no_number_of_processes_is_no_answer(ranks):
+    with pytest.raises(ValueError, match="ranks is a whole number of at least 1"):
+        run_ranks(lambda rank: rank, ranks)

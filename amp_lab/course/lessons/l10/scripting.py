@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,27 +11,27 @@ from typing import Any
 import torch
 
 from amp_lab.course.judging.ask import Ask
-from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.exercise import NotHere, checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
 from amp_lab.course.judging.launched import Report, available
-from amp_lab.course.lessons.l10.rehearsal import (
-    BATCH,
-    EPOCHS,
-    RANKS,
-    SAMPLES,
-    FixedPort,
-    Seen,
-    State,
-    make_model,
-    play,
-)
+from amp_lab.course.lessons.l10.comparing import difference, hardly_moved
+from amp_lab.course.lessons.l10.noting import FixedPort, Seen
+from amp_lab.course.lessons.l10.rehearsal import BATCH, EPOCHS, RANKS, RATE, SAMPLES, make_model, play
 from amp_lab.course.lessons.l10.replaying import MISCONCEPTIONS, replay
+from amp_lab.course.lessons.l10.saving import judge_end, judge_file, listed
 from amp_lab.course.lessons.l10.stepping import NOT_HERE, UNSCALED
 
+
 _SHARE = SAMPLES // RANKS
-_MOST_BARRIERS = 2  # one before, one after the training harms nobody
+_RTOL = 2e-3  # FP16 rounds, and right scripts round in different places
+# What a scaler says, and what it means here: diagnosis and what should be.
+_ERRORS = dict.fromkeys(UNSCALED, ("unscaled", "")) | {
+    "No inf checks were recorded for this optimizer": ("no-gradients", ""),
+    "No inf checks were recorded prior to update": ("no-step", ""),
+    "step() has already been called since the last update()": ("no-update", "one update after each step"),
+    "Attempting to unscale FP16 gradients": ("half-weights", ""),
+}
 
 
 @checker("10.1")
@@ -39,7 +40,7 @@ def train(ask: Ask) -> None:
     if not available():
         raise NotHere(NOT_HERE)
     path = Path(ask.answer)
-    code = path.read_text(encoding="utf-8", errors="replace")
+    code = path.read_text(encoding="utf-8-sig", errors="replace")
     ask.call = f"`{path.name}`"
     _compile(ask, code, str(path.resolve()))
     ask.call = f"`train(…, epochs={EPOCHS}, batch_size={BATCH})` on {RANKS} ranks"
@@ -48,8 +49,8 @@ def train(ask: Ask) -> None:
         reports = _rehearse(ask, code, str(path.resolve()), file)
         seen = [report.seen["script"] for report in reports]
         _judge_training(ask.call, seen)
-        _judge_file(ask.call, seen, file)
-    _judge_end(ask.call, seen)
+        judge_file(ask.call, seen, file)
+    judge_end(ask.call, seen)
 
 
 def _compile(ask: Ask, code: str, filename: str) -> None:
@@ -65,15 +66,15 @@ def _rehearse(ask: Ask, code: str, filename: str, file: Path) -> list[Report]:
         kind_of_error, _, words = contained.message.partition(": ")
         if kind_of_error == FixedPort.__name__:
             raise Mistake("fixed-port", call=ask.call, got=words, want="where torchrun says") from None
-        if any(words in contained.message for words in UNSCALED):
-            raise Mistake("unscaled", call=ask.call, got=f"`{contained.message}`") from None
+        for words, (diagnosis, want) in _ERRORS.items():
+            if words in contained.message:
+                raise Mistake(diagnosis, call=ask.call, got=f"`{contained.message}`", want=want) from None
         raise
     for report in reports:
         seen: Seen | None = report.seen.get("script")
-        if seen and seen.defined:
-            raise Mistake(
-                "no-train", call=f"`{Path(filename).name}`", got=", ".join(map(describe, seen.defined[:6]))
-            )
+        if seen and seen.defined is not None:
+            names = ", ".join(f"`{each}`" for each in seen.defined[:6]) or "nothing"
+            raise Mistake("no-train", call=f"`{Path(filename).name}`", got=names)
     ended = {report.ended for report in reports}
     if ended != {"returned"}:
         words = " and ".join(report.words for report in reports)
@@ -90,8 +91,11 @@ def _judge_training(call: str, seen: Sequence[Seen]) -> None:
                 where = "outside of autocast" if forward.region is None else f"in `{forward.region}`"
                 got = f"a forward pass of rank {rank} ran {where}"
                 raise Mistake("no-autocast", call=call, got=got, want="in `torch.float16`")
-        if each.barriers > _MOST_BARRIERS:
-            got = f"rank {rank} entered {each.barriers} barriers in {len(each.forwards)} steps"
+        if each.disabled:
+            got = f"the scaler of rank {rank} is disabled"
+            raise Mistake("scaler-off", call=call, got=got, want="enabled")
+        if each.talk.barriers >= len(each.forwards):  # a few, outside of the steps, harm nobody
+            got = f"rank {rank} entered {each.talk.barriers} barriers in {len(each.forwards)} steps"
             raise Mistake("barriers", call=call, got=got, want="none")
     for rank, each in enumerate(seen):
         if len(each.scales) != len(each.forwards):
@@ -99,16 +103,34 @@ def _judge_training(call: str, seen: Sequence[Seen]) -> None:
             raise Mistake(
                 "no-update", call=call, got=got, want=f"{len(each.forwards)} times, once in each step"
             )
-    place = _difference(seen[0].weights, seen[1].weights, 0.0)
+    _judge_optimizers(call, seen)
+    place = difference(seen[0].weights, seen[1].weights, 0.0)
     if place:
+        numbers = sum(each.numel() for each in seen[0].weights.values())
+        late = all(each.talk.numbers >= numbers for each in seen)  # by hand: as many as a step's gradients
         got = f"`{place[0]}` is {place[1]} on rank 0 and {place[2]} on rank 1"
-        raise Mistake("ranks-differ", call=call, got=got, want="the same on all ranks")
+        raise Mistake(
+            "averaged-late" if late else "ranks-differ", call=call, got=got, want="the same on all ranks"
+        )
     _judge_weights(call, seen)
     right = replay(seen).scales
     for rank, each in enumerate(seen):
         if each.scales != right:
-            got = f"the scales of rank {rank} after its updates are {_listed(each.scales)}"
-            raise Mistake("other-scales", call=call, got=got, want=_listed(right))
+            got = f"the scales of rank {rank} after its updates are {listed(each.scales)}"
+            raise Mistake("other-scales", call=call, got=got, want=listed(right))
+
+
+def _judge_optimizers(call: str, seen: Sequence[Seen]) -> None:
+    """Raise `Mistake` unless all steps were those of plain SGD with the right rate."""
+    for rank, each in enumerate(seen):
+        for optimizer in each.optimizers:
+            if not optimizer.plain:
+                got = f"the optimizer of rank {rank} is {optimizer.shown}"
+                raise Mistake("other-optimizer", call=call, got=got, want="SGD with nothing but a rate")
+            if not math.isclose(optimizer.rate, RATE):
+                got = f"the learning rate of rank {rank} is {optimizer.rate:g}"
+                times = math.isclose(optimizer.rate, RATE * RANKS)
+                raise Mistake("rate-times-ranks" if times else "other-rate", call=call, got=got, want=RATE)
 
 
 def _judge_samples(call: str, seen: Sequence[Seen]) -> None:
@@ -117,11 +139,11 @@ def _judge_samples(call: str, seen: Sequence[Seen]) -> None:
     counts = [len(samples) for samples in ranks]
     if not any(counts):
         raise Mistake(
-            "never-trains", call=call, got="`model` made no forward pass", want="one for each batch"
+            "never-trains", call=call, got="no backward pass came through `model`", want="one for each batch"
         )
     if counts != [_SHARE * EPOCHS] * RANKS:
         both = sorted(set(ranks[0][:SAMPLES]) & set(ranks[1][:SAMPLES]))
-        words = f"rank 0 was given {counts[0]} samples in {EPOCHS} epochs, rank 1 {counts[1]}"
+        words = f"rank 0 trained on {counts[0]} samples in {EPOCHS} epochs, rank 1 on {counts[1]}"
         diagnosis = (
             "same-samples"
             if len(both) > SAMPLES // 2 and min(counts) > _SHARE * EPOCHS
@@ -139,11 +161,15 @@ def _judge_samples(call: str, seen: Sequence[Seen]) -> None:
             got = f"nobody was given {len(missing)} samples, such as number {min(missing)}, in epoch {epoch}"
             raise Mistake("samples-left-out", call=call, got=got, want="all of them")
     mine = parts[0]
-    begins = f"rank 0 begins epoch 0 with the samples {_listed(mine[0][:5])}, and epoch 1 with {_listed(mine[1][:5])}"
-    if mine[0] == mine[1]:
+    begins = f"rank 0 begins epoch 0 with the samples {listed(mine[0][:5])}, and epoch 1 with {listed(mine[1][:5])}"
+    orders = {tuple(order) for order in mine}
+    if len(orders) == 1 or mine[0] == mine[1]:
         raise Mistake("same-order", call=call, got=begins, want="others")
-    if set(mine[0]) == set(mine[1]) == set(mine[2]):
-        got = f"rank 0 has the samples {_listed(sorted(mine[0])[:5])}, … in every epoch"
+    if len(orders) < EPOCHS:
+        got = f"rank 0 has the samples in {len(orders)} different orders in {EPOCHS} epochs"
+        raise Mistake("same-order", call=call, got=got, want=str(EPOCHS))
+    if all(set(order) == set(mine[0]) for order in mine):
+        got = f"rank 0 has the samples {listed(sorted(mine[0])[:5])}, … in every epoch"
         raise Mistake("same-parts", call=call, got=got, want="others in each")
     largest = max(len(forward.samples) for each in seen for forward in each.forwards)
     if largest != BATCH:
@@ -156,77 +182,16 @@ def _judge_samples(call: str, seen: Sequence[Seen]) -> None:
 
 
 def _judge_weights(call: str, seen: Sequence[Seen]) -> None:
-    right = replay(seen).weights
-    place = _difference(seen[0].weights, right, 0.02)
+    weights, right = seen[0].weights, replay(seen).weights
+    place = difference(weights, right, _RTOL)
     if not place:
         return
     name, got, want = place
     shown = {"got": f"`{name}` is {got} at the end", "want": want}
     for diagnosis, faults in MISCONCEPTIONS:
-        if not _difference(seen[0].weights, replay(seen, faults).weights, 0.02):
+        wrong = replay(seen, faults)
+        same_scales = seen[0].scales == wrong.scales or not faults.unscales
+        if same_scales and not difference(weights, wrong.weights, _RTOL):
             raise Mistake(diagnosis, call=call, **shown)
-    raise Mistake("wrong-weights", call=call, **shown)
-
-
-def _judge_file(call: str, seen: Sequence[Seen], file: Path) -> None:
-    """Raise `Mistake` unless one rank has written the weights, for a plain model."""
-    if sum(each.saved > 0 for each in seen) > 1:
-        raise Mistake("all-save", call=call, got=f"{RANKS} ranks called `torch.save`", want="rank 0 alone")
-    if not file.is_file():
-        raise Mistake("not-saved", call=call, got="there is no file at `path`", want="the weights")
-    try:
-        saved = torch.load(file, weights_only=True, map_location="cpu")
-    except Exception as error:  # whatever a file can hold
-        seen_type = f"the file does not load with `weights_only=True` ({type(error).__name__})"
-        raise Mistake("not-plain", call=call, got=seen_type, want="a state dict") from None
-    names = list(make_model().state_dict())
-    found = list(saved) if isinstance(saved, dict) else []
-    if found and all(str(name).startswith("module.") for name in found):
-        raise Mistake("wrapped-names", call=call, got=f"the file names `{found[0]}`", want=f"`{names[0]}`")
-    if found != names:
-        got = f"the file holds {describe(found) if found else kind(saved)}"
-        raise Mistake("not-plain", call=call, got=got, want=describe(names))
-    place = _difference(saved, seen[0].weights, 0.0)
-    if place:
-        got = f"`{place[0]}` is {place[1]} in the file"
-        raise Mistake("saved-early", call=call, got=got, want=f"{place[2]}, as in the model")
-
-
-def _judge_end(call: str, seen: Sequence[Seen]) -> None:
-    for rank, each in enumerate(seen):
-        if each.group_left:
-            got = f"the process group of rank {rank} is still open at the end"
-            raise Mistake("group-left", call=call, got=got, want="closed")
-        _judge_returned(call, each.returned, each.scales)
-
-
-def _judge_returned(call: str, got: Any, want: list[float]) -> None:
-    if got is None:
-        raise Mistake("returned-none", call=call, got=None, want="a list of scales")
-    if isinstance(got, tuple):
-        shown = {
-            "got": got[0],
-            "kind": got[1],
-            "want": "a list of floats",
-            "advice": "`get_scale()` gives a float.",
-        }
-        raise Mistake("wrong-type", call=call, **shown)
-    if got != want:
-        raise Mistake("wrong-scales", call=call, got=_listed(got), want=_listed(want))
-
-
-def _difference(one: State, other: State, rtol: float) -> tuple[str, str, str] | None:
-    """Return name and values of the first number that is another, or None; `rtol` is of the largest in its tensor."""
-    for name in other:
-        mine, right = one[name].double(), other[name].double()
-        near = (mine - right).abs() <= rtol * right.abs().max()
-        near |= (mine == right) | (mine.isnan() & right.isnan())
-        if not near.all():
-            index = tuple(int(each) for each in (~near).nonzero()[0])
-            where = f"{name}[{', '.join(map(str, index))}]"
-            return where, f"{float(mine[index]):.7g}", f"{float(right[index]):.7g}"
-    return None
-
-
-def _listed(numbers: Sequence[float]) -> str:
-    return ", ".join(f"{each:g}" for each in numbers) or "none"
+    before = {name: each.detach() for name, each in make_model().named_parameters()}
+    raise Mistake("hardly-moves" if hardly_moved(weights, before, right) else "wrong-weights", call=call, **shown)

@@ -350,7 +350,7 @@ DEADLOCKS = Exercise(
 
 LESSON = Lesson(
     slug="10_ddp_amp",
-    title="DDP with AMP",
+    title="DDP + AMP",
     minutes=75,
     difficulty="hard",
     needs="lessons 05, 06 and 09",

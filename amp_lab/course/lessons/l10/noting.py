@@ -1,0 +1,136 @@
+"""What is noted of one rank while it runs the script of exercise 10.1."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+from unittest import mock
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from amp_lab.course.lessons.l10.comparing import State
+from amp_lab.course.lessons.l10.talking import Talk, heard
+
+# Groups are kept until the process ends. If a DDP model is the last that holds one, its threads are waited for with
+# Python's lock taken, which they may need themselves: then a script hangs, once in a while, behind its last line.
+_KEPT: list[Any] = []
+
+
+class FixedPort(Exception):
+    """Raised in the script where it opens its group at a port of its own."""
+
+
+class Forward(NamedTuple):
+    """A forward pass that a backward pass went through: which samples, and the region's dtype, None outside of one."""
+
+    samples: tuple[int, ...]
+    region: torch.dtype | None
+
+
+class Optimizer(NamedTuple):
+    """What made a step, in words: SGD with nothing but a learning rate is `plain`."""
+
+    shown: str
+    rate: float
+    plain: bool
+
+
+@dataclass
+class Seen:
+    """What was seen of one rank; filled while it runs, so that it tells of a rank that hangs, too."""
+
+    forwards: list[Forward] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)  # after each update
+    disabled: bool = False  # a scaler that does nothing was updated
+    optimizers: list[Optimizer] = field(default_factory=list)  # one for each step that was made
+    talk: Talk = field(default_factory=Talk)
+    saved: int = 0  # calls of torch.save
+    opened: int = 0  # `path`, to write
+    defined: list[str] | None = None  # names in the file, if `train` is none of them
+    group_left: bool = False
+    weights: State = field(default_factory=dict)
+    returned: Any = None  # a list of floats; anything else as (what, its type) in words
+
+
+def watch(stack: ExitStack, seen: Seen, path: str) -> None:
+    """Note calls that leave no other trace, wherever the script has them from."""
+    seen.talk = stack.enter_context(heard())
+    port = os.environ["MASTER_PORT"]
+
+    def update(scaler: Any, *args: Any, **kwargs: Any) -> None:
+        _update(scaler, *args, **kwargs)
+        seen.scales.append(scaler.get_scale())
+        seen.disabled |= not scaler.is_enabled()
+
+    def init(*args: Any, **kwargs: Any) -> Any:
+        _refuse_fixed_port(port, args, kwargs)
+        _init(*args, **kwargs)
+        _KEPT.append(dist.group.WORLD)
+
+    def save(*args: Any, **kwargs: Any) -> None:
+        seen.saved += 1
+        _save(*args, **kwargs)
+
+    class Store(TCPStore):  # type: ignore[misc]
+        def __init__(self, host_name: str, port_here: int = 0, *args: Any, **kwargs: Any) -> None:
+            port_here = kwargs.pop("port", port_here)
+            if str(port_here) not in ("0", port):
+                raise FixedPort(f"the ranks are to meet at port {port_here}")
+            super().__init__(host_name, port_here, *args, **kwargs)
+
+    _update, _init, _save = torch.amp.GradScaler.update, dist.init_process_group, torch.save
+    for owner, name, new in (
+        (torch.amp.GradScaler, "update", update),
+        (dist, "init_process_group", init),
+        (dist, "TCPStore", Store),
+        (torch, "save", save),
+    ):
+        stack.enter_context(mock.patch.object(owner, name, new))
+    handle = register_optimizer_step_post_hook(partial(_note_step, seen))
+    stack.callback(handle.remove)
+    sys.addaudithook(partial(_note_open, seen, path))  # cannot be taken off: the process ends with the play
+
+
+def _note_open(seen: Seen, path: str, event: str, args: tuple[Any, ...]) -> None:
+    if event == "open" and args[0] == path and type(args[1]) is str and set("wax+") & set(args[1]):
+        seen.opened += 1
+
+
+def _note_step(seen: Seen, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    group = optimizer.param_groups[0]
+    extras = [name for name in ("momentum", "weight_decay", "maximize") if group.get(name)]
+    plain = isinstance(optimizer, torch.optim.SGD) and not extras
+    shown = f"`{type(optimizer).__name__}`" + (f" with {' and '.join(extras)}" if extras else "")
+    seen.optimizers.append(Optimizer(shown, float(group["lr"]), plain))
+
+
+def _refuse_fixed_port(port: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise `FixedPort` if the group is to meet elsewhere than torchrun says, where nobody may be."""
+    method = kwargs.get("init_method") or (args[1] if len(args) > 1 else None)
+    if type(method) is str and method.startswith("tcp:") and str(urlsplit(method).port) != port:
+        raise FixedPort(f"the group is to meet at {method}")
+    if os.environ.get("MASTER_PORT") != port:
+        raise FixedPort(f"the group is to meet at port {os.environ.get('MASTER_PORT')}")
+
+
+def note_forward(
+    seen: Seen, rows: torch.Tensor, _model: nn.Module, given: tuple[torch.Tensor, ...], outputs: torch.Tensor
+) -> None:
+    """Note a forward pass when a backward pass comes through it: evaluation is the script's own business."""
+    if not outputs.requires_grad:
+        return
+    inputs = given[0]
+    same = (inputs.detach()[:, None] == rows.to(inputs.dtype)).all(dim=2)
+    samples = [int(row.int().argmax()) if row.any() else -1 for row in same]
+    region = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    forward = Forward(tuple(samples), region)
+    outputs.register_hook(lambda _gradient: seen.forwards.append(forward))
