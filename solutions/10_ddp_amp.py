@@ -63,10 +63,11 @@ from amp_lab.view.few_colours import few_colours
 # %% [markdown]
 # ## Two processes
 #
-# On several GPUs, each GPU has a process of its own, called a *rank*. All of them run the same program, each on its own part of
-# the data. What they have to tell each other goes through a *process group*: by `gloo` between CPUs, by NCCL between GPUs of
-# NVIDIA. On this page we mostly start ranks with `run_ranks`, which takes a fraction of a second: it calls a function in so
-# many processes, `function(rank)`, and returns what became of each. In earnest `torchrun` starts them; that comes later.
+# On several GPUs, each GPU has a process of its own. Its number is its *rank*, and the process itself is called so, too. All run
+# the same program, each on its own part of the data. What they have to tell each other goes through a *process group*: by `gloo`
+# between CPUs, by NCCL between GPUs of NVIDIA. In earnest `torchrun` starts them; that comes later. Here it is mostly
+# `run_ranks`, which takes a fraction of a second: it calls `function(rank)` in so many processes, and returns what became of
+# each.
 #
 # `all_reduce` adds up a tensor over all ranks. **Guess first:** rank 0 has a 1 and rank 1 has a 2. What does each have
 # afterwards? And what does `visitors` of this notebook hold, to which both append their number?
@@ -174,7 +175,7 @@ assert 0 <= apart < 1e-6
 # so the weights are never sent again. Two ranks do, in every bit, what one process does that accumulates two halves. One batch
 # of 64 adds in another order, so the last digits differ: nobody can promise you more than that.
 #
-# (The mean over *ranks* is the mean over samples only if all ranks have as many. Where they have not, in a last batch for
+# (The mean over *ranks* is the mean over samples only if all ranks have equally many. Where they have not, in a last batch for
 # instance, `amp_lab`'s Trainer puts it right.)
 
 # %% [markdown]
@@ -252,8 +253,9 @@ assert not timeline.weights_equal
 # the same on all ranks. Clipping does: same gradients, same norm.
 
 # %% [markdown]
-# The same with real processes, in FP16, with a scaler in each rank. In the third of five steps the images of rank 1 are 60,000
-# times too bright, and its gradients overflow; those of rank 0 do not. **Guess first:** what do the two scales look like?
+# Back to the first case, now with real processes: FP16, and a scaler in each rank. In the third of five steps the images of
+# rank 1 are 60,000 times too bright, and its gradients overflow; those of rank 0 do not. **Guess first:** what do the two scales
+# look like?
 
 
 # %%
@@ -320,11 +322,11 @@ for epoch in range(2):
     assert (len(zero + one), set(zero + one)) == (8, set(range(7)))
 
 # %% [markdown]
-# **What you saw.** Four each, so one of the seven is dealt twice: all ranks must make as many steps, or one waits for a partner
-# that has gone home. For training that does no harm. For a *dev* loss it counts a sample twice: there, deal without padding and
-# add up sums and counts over ranks. `amp_lab`'s Trainer does.
+# **What you saw.** Four each, so one of the seven is dealt twice: all ranks must make equally many steps, or one waits for a
+# partner that has gone home. For training that does no harm. A *dev* loss would count a sample twice: there, deal without
+# padding, and add up sums and counts over the ranks. `amp_lab`'s Trainer does.
 #
-# And the order of epoch 1 is that of epoch 0, unless somebody says `set_epoch`. No error tells of it.
+# And the order of epoch 1 is that of epoch 0, unless somebody calls `set_epoch`. No error tells of it.
 #
 # Two more things are random. The weights to begin with: DDP sends those of rank 0. And dropout: with the same seed on all
 # ranks, all drop the same units, so seed with `seed + rank`, once the model is made.
@@ -752,7 +754,7 @@ assert one.output.splitlines() == ["step 0: 1", "step 2: 55"]
 # **What you saw.** 55, the mean of 10 and 100, is the gradient of no step. And the error comes from rank 0, which had no NaN.
 # So every decision to leave something out is taken *together*: by numbers that all have (the gradients after the average, the
 # scale), or by an all-reduce of the flag, made by all, in every step. `amp_lab`'s Trainer sends one small message in each step:
-# the rank's loss, its number of samples, its scale, and whether it wants to stop.
+# the rank's loss and number of samples, its scale and learning rate, and whether it wants to stop.
 #
 # Who finds such an `if` in somebody else's loop? `watch` (lesson 07), started on every rank: the ranks tell each other through
 # the store what they are doing, so it speaks even *while* they wait. Here the digits, with the same fault in the fourth step:
@@ -787,10 +789,10 @@ assert [causes for _, causes in reports] == [["one-rank-decides"]] * 2
 #
 # ### Exercise 10.5 · Find the deadlocks
 #
-# Ten programs. Two ranks run the same one, on batches of their own; unless something else is said, they have as many. `step`
-# makes a whole and right FP16 step with DDP and returns its rank's own loss, a number; `forward` returns the loss as a tensor;
-# `ddp` is the wrapped model. In which of them does a rank wait for an exchange that no other rank ever enters? (PyTorch ends
-# that after its timeout, with an error.)
+# Ten programs. Two ranks run the same one, on batches of their own: equally many, unless something else is said. `step` makes a
+# whole and right FP16 step with DDP and returns its rank's own loss, a number; `forward` returns the loss as a tensor; `ddp` is
+# the wrapped model. In which of them does a rank wait for an exchange that no other rank ever enters? (PyTorch ends that after
+# its timeout, with an error.)
 
 # %%
 Markdown(program_list())
@@ -915,9 +917,9 @@ assert runs[0]["step"] == runs[1]["step"] == 46
 # `--spawn` does. Nobody sets the environment there, nobody starts a dead rank anew, and the port is your business: let the
 # parent open a `TCPStore` on port 0, and hand its number on.
 #
-# **3. Old launch code.** That of lesson 09's review, and what to write instead:
+# **3. Old launch code**, as it is found in lesson 09's review and elsewhere:
 #
-# | there | what it does | instead |
+# | what stands there | what comes of it | what to write |
 # |---|---|---|
 # | `init_method="tcp://localhost:12345"` | the second run on the machine dies | `torchrun`, or a store on port 0 |
 # | `model = DistributedDataParallel(model)` in the worker | `UnboundLocalError` | another name, `ddp` |

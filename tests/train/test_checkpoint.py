@@ -314,6 +314,16 @@ def test_no_name(path):
         save_checkpoint(path, 1)
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    """As root, /dev/full would become a file."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(CheckpointError, match="a device, a pipe or a socket has this name"):
+        save_checkpoint(path, {})
+    assert path.is_fifo()
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_file_with_the_name_of_the_folder(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(CheckpointError, match=r"not saved: .*A file has the name of "):

@@ -38,6 +38,7 @@ class Ask:
         self._exercise, self._answer, self._guard = exercise, answer, guard
         self.call = f"`{exercise.function}`"
         self.returned = False
+        self.reports: list[Report] = []
         self.around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self.in_words: Callable[..., str] = self._in_words
 
@@ -74,10 +75,11 @@ class Ask:
         """Run `play(stage, *args)` in as many processes, and return what each of them tells (see `launched`).
 
         `filename` is the file in which the learner's code stands. Raises `Contained` if their code failed on a rank:
-        what failed first, for an error on one rank breaks the connections of all.
+        what failed first, for an error on one rank breaks the connections of all. `reports` is there in any case.
         """
         warm_up()
         reports: list[Report] = self._guard.call(_launch_and_print, play, args, ranks, filename)
+        self.reports = reports
         for each in reports:
             if each.ended == "broke":
                 raise RuntimeError(f"rank {each.rank} of a check broke:\n{each.error}")

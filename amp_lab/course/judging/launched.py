@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import psutil
+
 from amp_lab.course.judging.guard import Contained, Guard, standing
 from amp_lab.train.distributed.workers import Outcome, run_ranks
 
@@ -112,18 +114,31 @@ class Stage:
         """Look, in a thread, whether the learner's code still computes; where it only waits, tell of it and end."""
         main = threading.main_thread().ident
         assert main is not None
-        since, worked = time.monotonic(), time.process_time()
+        since, worked, children = time.monotonic(), time.process_time(), 0.0
         while True:
             time.sleep(_LOOK_S)
             now, work = time.monotonic(), time.process_time()
             if not self._in_code or work - worked > _IDLE_SHARE * quiet_s:
                 since, worked = now, work
             elif now - since > quiet_s:
+                before, children = children, _work_of_children()
+                if children - before > _IDLE_SHARE * quiet_s:  # a DataLoader's workers, say
+                    since, worked = now, work
+                    continue
                 self.tell(Report(self.rank, "waits", place=standing(sys._current_frames()[main])))
                 os._exit(0)
 
     def _missing(self, name: str) -> list[int]:
         return [rank for rank in range(self.ranks) if not (self.folder / f"{name} {rank}").exists()]
+
+
+def _work_of_children() -> float:
+    """Return for how many seconds the processes that this one has started, and those of theirs, have computed."""
+    seconds = 0.0
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            seconds += sum(each.cpu_times()[:2])
+    return seconds
 
 
 def available() -> bool:

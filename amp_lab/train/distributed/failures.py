@@ -55,7 +55,8 @@ def who_left(group: Any, rank: int, size: int) -> str:
             return f"rank {other} has left, so this one ends, too: {note}"
     return (
         "another rank does not answer: it has been killed, or waits for this one at another place (every rank must "
-        "make the same calls in the same order). Look into the output of the others"
+        "make the same calls in the same order: fit, and evaluate, save and state_dict, too). Look into the output of "
+        "the others"
     )
 
 

@@ -47,6 +47,8 @@ def packed(value: Any) -> bytes:
 def work(seat: Seat, call: bytes, results: Any) -> None:
     """Be one rank: this runs in the new process."""
     os.setsid()  # a group of its own, so that all that it starts can be killed with it
+    # What it starts itself begins as in any other program: by fork, where that is the default.
+    multiprocessing.set_start_method(None, force=True)
     threading.Thread(target=end_with_the_program, daemon=True).start()
     _redirect_output(seat.path)
     with open(f"{seat.path}.stack", "w") as stack:
@@ -55,7 +57,7 @@ def work(seat: Seat, call: bytes, results: Any) -> None:
             function, args = pickle.loads(call)
             with _group(seat):
                 value = function(seat.rank, *args)
-            message = ("returned", packed(value), "", "")
+            message: tuple[str, bytes | None, str, str] = ("returned", packed(value), "", "")
         except BaseException as error:
             last = traceback.format_exception_only(error)[-1].strip()
             message = ("raised", None, last, "".join(traceback.format_exception(error)))

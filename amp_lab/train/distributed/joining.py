@@ -170,8 +170,9 @@ def _device(device: str, launch: Launch | None) -> torch.device:
             "" if os.environ.get("LOCAL_RANK") else ". On several machines, each rank needs LOCAL_RANK, too"
         )
         raise _here(
-            f"{local_size} processes on {socket.gethostname()}, which has {gpus} GPUs: each needs one of its own. Start "
-            f'{gpus or "none"} there (--nproc-per-node), or compute on the CPU (device="cpu", --device cpu){more}'
+            f"{local_size} processes on {socket.gethostname()}, which has {gpus} GPUs: each needs one of its own. "
+            f'Start {gpus or "none"} there (--nproc-per-node), or compute on the CPU (device="cpu", --device '
+            f"cpu){more}"
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

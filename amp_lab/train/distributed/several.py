@@ -119,7 +119,11 @@ class SeveralRanks(Ranks):
             source = torch.distributed.get_global_rank(self._group, 0)
             with self._answered():
                 for buffer in self._model.module.buffers():
-                    torch.distributed.broadcast(buffer.detach(), source, group=self._group)
+                    held = buffer.detach()
+                    sent = held.contiguous()  # NCCL takes nothing else
+                    torch.distributed.broadcast(sent, source, group=self._group)
+                    if sent is not held:
+                        held.copy_(sent)
 
     def own_buffers(self) -> dict[str, Any]:
         if self._model.broadcast_buffers:

@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_weights(trainer: Trainer) -> None:
-    """Refuse to go on with replicas that differ: in the sum of a weight's elements, by more than rounding can do.
+    """Refuse to go on with replicas that differ: in the sum or the norm of a weight, by more than rounding can do.
 
     Raises:
         RanksDiffer: on all ranks alike.
@@ -154,21 +154,22 @@ def _sums(trainer: Trainer) -> dict[str, tuple[float, float]]:
     """Return of each weight that DDP looks after the sum of its elements and their norm, in FP64."""
     model = trainer.ranks.model_inside(trainer.model)
     own = getattr(model, "_ddp_params_and_buffers_to_ignore", ())  # each rank's own, by the model's wish
+    weights = {name: each.detach() for name, each in model.named_parameters() if name not in own}
     return {
         name: (
-            float(each.detach().sum(dtype=torch.float64)),
-            float(torch.linalg.vector_norm(each.detach(), dtype=torch.float64)),
+            float(each.sum(dtype=torch.float64)),
+            float(torch.linalg.vector_norm(each, dtype=torch.float64)),
         )
-        for name, each in model.named_parameters()
-        if each.is_floating_point() and name not in own
+        for name, each in weights.items()
+        if each.is_floating_point()
     }
 
 
-def _differ(one: tuple[float, float], other: tuple[float, float] | None) -> bool:
-    """What is NaN on both, others find and explain."""
-    if other is None:
-        return True
-    (mine, norm), (theirs, _) = one, other
-    return not (
-        mine == theirs or abs(mine - theirs) <= _ROUNDING * norm or (math.isnan(mine) and math.isnan(theirs))
+def _differ(mine: tuple[float, float], theirs: tuple[float, float] | None) -> bool:
+    """Compare sums and norms: the last layer under cross-entropy changes without its sum. NaN on both is explained
+    elsewhere."""
+    norm = mine[1]
+    return theirs is None or not all(
+        one == other or abs(one - other) <= _ROUNDING * norm or (math.isnan(one) and math.isnan(other))
+        for one, other in zip(mine, theirs, strict=True)
     )

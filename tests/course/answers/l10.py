@@ -6,6 +6,7 @@ import random
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.utils.data import DistributedSampler
 
 from tests.course.bank import Bank, FileBank
@@ -157,6 +158,199 @@ def in_pieces():
             "            scales.append(one(ddp, optimizer, scaler, inputs.to(device), targets.to(device)))\n",
         ),
     )
+
+
+BACKWARD = "            scaler.scale(loss).backward()\n"
+STEP = "            scaler.step(optimizer)\n"
+SAVE = "    if dist.get_rank() == 0:\n        torch.save(model.state_dict(), path)\n"
+GROUP = '    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")\n'
+UNWRAPPED = ("DistributedDataParallel(model.to(device))", "model.to(device)")
+BY_HAND = (
+    "            for each in model.parameters():\n"
+    "                dist.all_reduce(each.grad)\n"
+    "                each.grad /= dist.get_world_size()\n"
+)
+
+
+@script.right
+def looks_how_good_it_is():
+    return changed(
+        (
+            "        sampler.set_epoch(epoch)\n",
+            "        sampler.set_epoch(epoch)\n        dist.barrier()\n        with torch.no_grad():\n"
+            "            if dist.get_rank() == 0:\n                model(dataset.tensors[0])\n",
+        ),
+        (SAVE, "    with torch.inference_mode():\n        model.eval()(dataset.tensors[0])\n" + SAVE),
+    )
+
+
+@script.right
+def address_of_torchrun():
+    return changed(
+        (
+            GROUP,
+            "    e = os.environ\n"
+            "    dist.init_process_group('gloo', rank=int(e['RANK']), world_size=int(e['WORLD_SIZE']),\n"
+            "        init_method=f\"tcp://{e['MASTER_ADDR']}:{e['MASTER_PORT']}\")\n",
+        )
+    )
+
+
+@script.right
+def loads_in_a_worker():
+    return "\ufeff" + changed(("sampler=sampler", "sampler=sampler, num_workers=1"))
+
+
+@script.right
+def other_rate_and_loss():
+    return changed(("lr=0.1", "lr=0.2"), (BACKWARD, "            loss = loss / 2\n" + BACKWARD))
+
+
+@script.wrong("scaler-off")
+def scaler_of_cuda():
+    return changed(("GradScaler(device.type)", "GradScaler()"))
+
+
+@script.wrong("scaler-off")
+def scaler_where_cuda_is():
+    return changed(("GradScaler(device.type)", 'GradScaler(device.type, enabled=device.type == "cuda")'))
+
+
+@script.wrong("rate-times-ranks")
+def rate_of_large_batches():
+    return changed(("lr=0.1", "lr=0.1 * dist.get_world_size()"))
+
+
+@script.wrong("other-optimizer")
+def adam():
+    return changed(("SGD(", "AdamW("))
+
+
+@script.wrong("other-optimizer")
+def decays():
+    return changed(("lr=0.1", "lr=0.1, weight_decay=1e-2"))
+
+
+@script.wrong("divides-by-ranks")
+def loss_over_ranks():
+    return changed((BACKWARD, "            loss = loss / dist.get_world_size()\n" + BACKWARD))
+
+
+@script.wrong("hardly-moves")
+def drops_the_scaled_loss():
+    return changed((BACKWARD, "            scaler.scale(loss)\n            loss.backward()\n"))
+
+
+@script.wrong("hardly-moves")
+def clips_before_unscale():
+    return changed((STEP, "            nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)\n" + STEP))
+
+
+@script.wrong("wrong-weights")
+def clips_after_unscale():
+    return changed(
+        (
+            STEP,
+            "            scaler.unscale_(optimizer)\n            nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)\n"
+            + STEP,
+        )
+    )
+
+
+@script.wrong("averaged-late")
+def averages_after_unscale():
+    return changed(UNWRAPPED, (STEP, "            scaler.unscale_(optimizer)\n" + BY_HAND + STEP))
+
+
+@script.wrong("averaged-late")
+def averages_after_the_step():
+    return changed(UNWRAPPED, (STEP, STEP + BY_HAND))
+
+
+@script.wrong("never-clears")
+def clears_once_an_epoch():
+    return changed(
+        ("            optimizer.zero_grad()\n", ""),
+        (
+            "        sampler.set_epoch(epoch)\n",
+            "        sampler.set_epoch(epoch)\n        optimizer.zero_grad()\n",
+        ),
+    )
+
+
+@script.wrong("no-gradients")
+def clears_between():
+    return changed(
+        ("            optimizer.zero_grad()\n", ""),
+        (BACKWARD, BACKWARD + "            optimizer.zero_grad()\n"),
+    )
+
+
+@script.wrong("no-step")
+def never_steps():
+    return changed((STEP, ""))
+
+
+@script.wrong("no-update")
+def never_updates():
+    return changed(("            scaler.update()\n", ""))
+
+
+@script.wrong("half-weights")
+def half():
+    return changed(("model.to(device)", "model.to(device).half()"))
+
+
+@script.wrong("other-saves")
+def rank_1_saves():
+    return changed(("if dist.get_rank() == 0", "if dist.get_rank() == 1"))
+
+
+@script.wrong("all-save")
+def opens_everywhere():
+    return changed(
+        (
+            SAVE,
+            "    import pickle\n    with open(path, 'wb') as file:\n        pickle.dump(model.state_dict(), file)\n",
+        )
+    )
+
+
+@script.wrong("not-plain")
+def saves_half():
+    return changed(
+        (
+            "torch.save(model.state_dict(), path)",
+            "torch.save({name: each.half() for name, each in model.state_dict().items()}, path)",
+        )
+    )
+
+
+@script.wrong("fixed-port")
+def store_of_its_own():
+    return changed(
+        (
+            GROUP,
+            "    rank = int(os.environ['RANK'])\n"
+            "    store = dist.TCPStore('localhost', 29611, 2, is_master=rank == 0)\n"
+            "    dist.init_process_group('gloo', store=store, rank=rank, world_size=2)\n",
+        )
+    )
+
+
+@script.wrong("same-order")
+def two_orders():
+    return changed(("set_epoch(epoch)", "set_epoch(epoch % 2)"))
+
+
+@script.wrong("other-epochs")
+def always_three_epochs():
+    return changed(("range(epochs)", "range(3)"))
+
+
+@script.wrong("no-train")
+def empty():
+    return ""
 
 
 @script.wrong("no-train")
@@ -328,7 +522,7 @@ def times_the_ranks():
     )
 
 
-@script.wrong("wrong-weights")
+@script.wrong("other-rate")
 def other_rate():
     return changed(("lr=0.1", "lr=0.01"))
 
@@ -881,6 +1075,109 @@ def says_nothing(*args):
 def returns_the_scale(ddp, optimizer, scaler, loss_function, micro_batches):
     a_context_for_each(ddp, optimizer, scaler, loss_function, micro_batches)
     return scaler.get_scale()
+
+
+@step.right
+def clears_with_zeros(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad(set_to_none=False)
+    for number, batch in enumerate(micro_batches):
+        ddp.require_backward_grad_sync = number == len(micro_batches) - 1
+        both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+    return finish(optimizer, scaler)
+
+
+@step.wrong("many-exchanges")
+def averages_each_by_hand(ddp, optimizer, scaler, loss_function, micro_batches):
+    totals = [torch.zeros_like(each) for each in ddp.parameters()]
+    for batch in micro_batches:
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches) * dist.get_world_size())
+        for total, each in zip(totals, ddp.parameters(), strict=True):
+            dist.all_reduce(each.grad)
+            total += each.grad
+    for total, each in zip(totals, ddp.parameters(), strict=True):
+        each.grad = total
+    return finish(optimizer, scaler)
+
+
+@step.wrong("many-exchanges")
+def averages_again(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+    for each in ddp.parameters():
+        dist.all_reduce(each.grad)
+        each.grad /= dist.get_world_size()
+    return finish(optimizer, scaler)
+
+
+@step.wrong("exchanged-early")
+def first_exchanges(*args):
+    return stepping(lambda ddp, number, micro_batches: ddp.no_sync() if number else contextlib.nullcontext())(
+        *args
+    )
+
+
+def update_if_finite(optimizer, scaler):
+    scaler.unscale_(optimizer)
+    parameters = optimizer.param_groups[0]["params"]
+    finite = all(bool(each.grad.isfinite().all()) for each in parameters)
+    if finite:
+        scaler.step(optimizer)
+        scaler.update()
+    return finite
+
+
+@step.wrong("scale-stays")
+def no_update_of_bad_steps(*args):
+    return stepping(but_the_last, end=update_if_finite)(*args)
+
+
+def one_updates(optimizer, scaler):
+    scaler.step(optimizer)
+    if dist.get_rank() == 0:
+        scaler.update()
+    return True
+
+
+@step.wrong("no-update")
+def one_rank_updates(*args):
+    return stepping(but_the_last, end=one_updates)(*args)
+
+
+@step.wrong("hardly-moves")
+def drops_the_scaled_loss_of_each(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, (inputs, targets) in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            with torch.autocast(inputs.device.type, torch.float16):
+                loss = loss_function(ddp(inputs), targets) / len(micro_batches)
+            scaler.scale(loss)
+            loss.backward()
+    return finish(optimizer, scaler)
+
+
+@step.wrong("hardly-moves")
+def clips_scaled_gradients(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, batch in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            both_passes(ddp, scaler, loss_function, batch, len(micro_batches))
+    torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+    return finish(optimizer, scaler)
+
+
+@step.wrong("barriers")
+def barrier_by_another_name(*args):
+    distributed_c10d.barrier()
+    return a_context_for_each(*args)
+
+
+@step.wrong("wrong-type")
+def a_generator(*args):
+    yield a_context_for_each(*args)
 
 
 # 10.4 The payload of a step

@@ -216,6 +216,12 @@ def settings(rank):
     for part, each in zip(model.module.parts, expected, strict=True):
         torch.testing.assert_close(part.grad, each, rtol=2**-10, atol=1e-6)
 
+    model = DistributedDataParallel(Given([3, 0]), bucket_cap_mb=1e-6)
+    compress_gradients(model, "fp16")
+    outputs = model([torch.ones(3), torch.ones(0)])
+    outputs.backward(torch.ones_like(outputs))
+    assert [part.grad.tolist() for part in model.module.parts] == [[1.0] * 3, []]
+
     for width in (torch.float16, torch.bfloat16, torch.float64):
         model = DistributedDataParallel(Given([3], width))
         compress_gradients(model, "fp16")
@@ -249,6 +255,7 @@ def refusals(rank):
         copied(inputs).sum().backward()
         assert copied.module.weight.grad[0, 0] == 1 + 2.0**-20, "the copy has no hook"
         words[name] = said(copied, "fp16")
+    words["other"] = said(DistributedDataParallel(nn.Linear(2, 1)), "fp16" if rank else "none")
     all_reduce = dist.all_reduce
 
     def lacking(tensor, *args, **kwargs):
@@ -258,6 +265,12 @@ def refusals(rank):
 
     dist.all_reduce = lacking
     words["backend"] = said(DistributedDataParallel(nn.Linear(2, 1)), "bf16")
+
+    def lost(tensor, *args, **kwargs):
+        raise RuntimeError("[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
+
+    dist.all_reduce = lost
+    words["lost"] = said(DistributedDataParallel(nn.Linear(2, 1)), "bf16")
     try:
         DistributedDataParallel(nn.Linear(2, 1)).register_comm_hook(None, default_hooks.bf16_compress_hook)
         words["theirs"] = "nothing"
@@ -278,8 +291,14 @@ def test_what_cannot_be_is_refused_with_what_to_do_instead():
         assert words["second"].startswith(
             "RuntimeError: compress_gradients: this DistributedDataParallel has a"
         )
-        assert "the backend gloo does not add such numbers on cpu: take the other of" in words["backend"]
+        assert "gloo does not add such numbers on cpu: take the other of" in words["backend"]
         assert "(Invalid scalar type)" in words["backend"]
+        assert words["backend"].startswith("LaunchError: "), "a RuntimeError would be taken for a lost one"
+        assert words["lost"].startswith("RuntimeError: [/src/gloo/")
+        assert words["other"] == (
+            "RanksDiffer: dtype of compress_gradients must be the same on all ranks, and is 'none' on rank 0, "
+            "'fp16' on rank 1: start all with the same script, data and arguments"
+        )
         if (
             torch.version.cuda is None
         ):  # PyTorch's own looks at how PyTorch was built, whatever the backend is

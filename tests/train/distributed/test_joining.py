@@ -1,11 +1,20 @@
 """A wrong launch gets one message on one rank, an exit code, and no traceback; and nobody waits for ever."""
 
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import pytest
+import torch
+from PIL import Image
+from torch.distributed import HashStore
 
 from amp_lab.train import ddp
-from amp_lab.train.distributed.errors import LaunchError
+from amp_lab.train.distributed import joining
+from amp_lab.train.distributed.errors import LaunchError, is_quiet
 from amp_lab.train.distributed.fingerprint import fingerprint
 from amp_lab.train.distributed.launching import Launch
+from amp_lab.train.distributed.roll_call import check_different
 from tests.train.distributed.launches import Started, free_port, held_port, ranks, started
 from tests.train.small_runs import DATA, INPUTS
 
@@ -92,6 +101,132 @@ def test_what_the_environment_says():
 def test_an_environment_that_cannot_be(change, said):
     with pytest.raises(LaunchError, match=said):
         Launch.read(ENVIRONMENT | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999: a port is a number from 1 to 65535"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT=0: a port"),
+        ({"MASTER_ADDR": "a..b"}, "MASTER_ADDR='a..b' is no name and no address"),
+        ({"MASTER_ADDR": "a b"}, "MASTER_ADDR='a b' is no name"),
+    ],
+)
+def test_an_address_that_cannot_be(change, said):
+    with pytest.raises(LaunchError, match=said):
+        Launch.read(ENVIRONMENT | change)
+    assert Launch.read(ENVIRONMENT | {"MASTER_ADDR": "fe80::1"}) is not None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "environment", "got"),
+    [
+        (2, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, 1),
+        (2, {"LOCAL_RANK": "1"}, 1),
+        (1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "1"}, 0),
+        (1, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "GPU-5a"}, 0),
+        (1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "2 processes on .*, which has 1 GPUs"),
+        (2, {"LOCAL_RANK": "2"}, "3 processes on .*, which has 2 GPUs"),
+        (2, {}, "4 processes on .* which has 2 GPUs.*On several machines, each rank needs LOCAL_RANK"),
+    ],
+)
+def test_the_gpu_of_a_process(monkeypatch, gpus, environment, got):
+    """By torchrun's local rank; or the only one that it can see, as from SLURM's --gpus-per-task."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for name in ("LOCAL_RANK", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    launch = Launch.read(ENVIRONMENT | environment)
+    if isinstance(got, str):
+        with pytest.raises(LaunchError, match=got):
+            joining._device("auto", launch)
+        assert chosen == []
+    else:
+        assert joining._device("auto", launch) == torch.device("cuda", got)
+        assert chosen == [got]
+
+
+def on_two(ask):
+    """Ask something of rank 0 and of rank 1, two threads with one store; return what they answer, or raise."""
+    store = HashStore()
+
+    def tried(rank):
+        try:
+            return ask(store, rank)
+        except LaunchError as error:
+            return str(error), is_quiet(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(tried, range(2)))
+
+
+def test_a_gpu_that_two_processes_have():
+    def ask(store, rank):
+        return check_different(store, rank, 2, f"GPU {number(rank)} of host", 20)
+
+    def number(rank):
+        return numbers[rank]
+
+    numbers = "7", "8"
+    assert on_two(ask) == [None, None]
+    numbers = "7", "7"
+    (said, quiet), (other, other_quiet) = on_two(ask)
+    assert said.startswith("ranks 0 and 1 both have GPU 7 of host: each process needs one of its own")
+    assert (other, quiet, other_quiet) == (said, False, True)
+
+
+def test_a_comparison_can_be_repeated():
+    """The second one has its own answer: of the first one, rank 1 would have read that all is well."""
+
+    def ask(store, rank):
+        group = joining.Group(rank, 2, rank, torch.device("cpu"), "gloo", 20.0, store)
+        group.check_alike(seed=0)
+        group.check_alike(seed=rank)
+
+    (said, quiet), (other, other_quiet) = on_two(ask)
+    assert "has seed 1, rank 0" in said
+    assert (other, quiet, other_quiet) == (said, False, True)
+
+
+class Augmented:
+    """Noise in each sample, and a part that is an object: other bits and another address in each process."""
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        noise = torch.rand(1), random.random(), np.random.rand()
+        return (
+            noise,
+            np.arange(5000) + self.add * (index == 4),
+            object(),
+            Image.new("RGB", (2, 2), (index, 0, 0)),
+        )
+
+    add = 0
+
+
+def test_a_fingerprint_is_that_of_the_data():
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    first, second = fingerprint(Augmented()), fingerprint(Augmented())
+    assert before[0].equal(torch.get_rng_state())
+    assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+    assert first == second
+    other = Augmented()
+    other.add = 1
+    assert fingerprint(other) != first
+    drawing = torch.Generator().manual_seed(3)
+    assert fingerprint([lambda: 0]).startswith("1 samples, checksum ")
+
+    class Own(Augmented):
+        def __getitem__(self, index):
+            return torch.rand(1, generator=drawing)
+
+    assert fingerprint(Own()) == fingerprint(Own()) == "5 samples, checksum of none, as they change"
 
 
 def test_a_fingerprint_tells_data_apart():

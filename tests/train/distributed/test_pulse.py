@@ -1,11 +1,27 @@
 """A rank that dies, fails, hangs or freezes is named by the others; a signal stops all ranks after a step."""
 
+import contextlib
+import multiprocessing
+import os
 import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.distributed import HashStore
+from torch.utils.data import DataLoader
 
+from amp_lab.train.distributed.failures import is_about_others
+from amp_lab.train.distributed.places import Place, seen
+from amp_lab.train.distributed.pulse import Pulse
+from amp_lab.train.distributed.stopping import leave_signals
+from amp_lab.train.training import loop, together
 from tests.train.distributed import programs
 from tests.train.distributed.launches import free_port, ranks, started
+from tests.train.small_runs import DATA
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +81,7 @@ def test_a_rank_that_hangs(runs):
     """The one that waits for it ends when its time is over; SIGTERM, as launchers send it, ends the other."""
     (line,) = told(runs, "hangs")
     assert "is missing: it has been in step 5 for" in line
-    assert line.endswith(", hang)")
+    assert ", hang) ([" in line, "it ends with gloo's own words: who is missing is a guess"
     assert "forward (programs.py, line" in line
     runs["hangs"][1].send(signal.SIGTERM)
     assert runs["hangs"][1].ended(20).code == 128 + signal.SIGTERM
@@ -76,6 +92,88 @@ def test_speaking_before_the_time_is_over(runs):
     assert early.startswith("rank 0 has waited for ")
     assert "is missing: it has been in step 5 for" in early
     assert late.startswith("rank 0: rank 1")
+
+
+def test_two_ranks_that_wait_for_each_other_in_vain():
+    """Neither is missing, or silent: each is told where the other one waited before it looked for who is to blame."""
+    store = HashStore()
+    pulses = [Pulse(store, rank, 2) for rank in range(2)]
+    with pulses[0], pulses[1], ThreadPoolExecutor(2) as pool:
+        for rank, each in enumerate(pulses):
+            each._place = Place(7, f"place {rank}", False)
+            each.lost()
+        second = pool.submit(lambda: (pulses[1].blame(2.0), pulses[1].left()))
+        first = pulses[0].blame(4.0)
+        assert not second.result()[0].sure
+    assert first.said.startswith("the others wait, too, at another place: rank 1 in step 7 (place 1)")
+
+
+def blocked(monkeypatch, name, gate):
+    """Wait, in a file of the Trainer, for a number from a GPU: a call in C, which has no frame."""
+    number = SimpleNamespace(tolist=gate.acquire, item=gate.acquire)
+    if name == "mean":
+        monkeypatch.setattr(together, "torch", SimpleNamespace(stack=lambda losses: number))
+        with contextlib.suppress(TypeError):  # it goes on with what no list is
+            together.Together(SimpleNamespace(size=2)).mean(None, [], [])
+    elif name == "clip":
+        monkeypatch.setattr(loop, "clip_grad_norm_", lambda *_: number)
+        scaler = SimpleNamespace(unscale_=lambda _: None)
+        loop.clip(SimpleNamespace(clip_norm=1.0, parameters=[], optimizer=None, scaler=scaler))
+    else:
+        gate.acquire()
+
+
+@pytest.mark.parametrize(
+    ("name", "waiting", "doing"),
+    [
+        ("mean", True, "adding up the losses of all ranks"),
+        ("clip", True, "clipping"),
+        ("else", False, "blocked"),
+    ],
+)
+def test_on_nccl_a_rank_waits_where_it_asks_for_a_number(monkeypatch, name, waiting, doing):
+    gate = threading.Lock()
+    gate.acquire()
+    thread = threading.Thread(target=blocked, args=(monkeypatch, name, gate))
+    thread.start()
+    end = time.monotonic() + 20
+    while doing not in (place := seen(thread.ident, 3)).doing and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.1)  # to where it waits
+    place = seen(thread.ident, 3)
+    gate.release()
+    thread.join()
+    assert (place.step, place.waiting) == (3, waiting)
+    assert doing in place.doing
+
+
+def test_whose_error_it_is():
+    gloo = (
+        "[/src/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:28576"
+    )
+    assert is_about_others(RuntimeError(gloo))
+    assert is_about_others(RuntimeError(f"[enforce fail at /src/gloo/transport/tcp/pair.cc:446] {gloo}"))
+    assert is_about_others(torch.distributed.DistBackendError("NCCL error"))
+    for own in ("the backend gloo does not add such numbers", "my ProcessGroup", "NCCL", "[gloo] no"):
+        assert not is_about_others(RuntimeError(own))
+    assert not is_about_others(OSError(gloo))
+
+
+def test_workers_of_a_loader_go_on_after_ctrl_c():
+    context = multiprocessing.get_context("forkserver")
+    loader = DataLoader(
+        DATA,
+        1,
+        num_workers=1,
+        worker_init_fn=leave_signals,
+        multiprocessing_context=context,
+        prefetch_factor=1,
+    )
+    batches = iter(loader)
+    next(batches)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(batches._workers[0].pid, number)
+    assert len(list(batches)) == len(DATA) - 1
 
 
 def test_a_rank_that_froze(runs):

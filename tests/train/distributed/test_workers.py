@@ -1,5 +1,6 @@
 """Processes for experiments: what each of them says, prints and dies of; and that none is left behind."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -166,6 +167,16 @@ def test_what_cannot_be_read_here_is_told_and_the_other_ranks_have_their_say():
     assert (first.ended, first.value) == ("returned", 5)
     assert second.ended == "raised"
     assert "cannot be read here: ZeroDivisionError" in second.error
+
+
+def test_workers_of_a_loader_start_as_in_any_other_program():
+    def load(rank):
+        loader = torch.utils.data.DataLoader(range(4), 2, num_workers=1)
+        return multiprocessing.get_start_method(), [batch.tolist() for batch in loader]
+
+    (outcome,) = run_ranks(load, 1)
+    default = multiprocessing.get_all_start_methods()[0]
+    assert outcome.value == (default, [[0, 1], [2, 3]]), outcome.traceback
 
 
 def test_a_rank_may_close_its_output():

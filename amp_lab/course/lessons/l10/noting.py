@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from contextlib import ExitStack
@@ -80,7 +81,7 @@ def watch(stack: ExitStack, seen: Seen, path: str) -> None:
         seen.saved += 1
         _save(*args, **kwargs)
 
-    class Store(TCPStore):  # type: ignore[misc]
+    class Store(TCPStore):
         def __init__(self, host_name: str, port_here: int = 0, *args: Any, **kwargs: Any) -> None:
             port_here = kwargs.pop("port", port_here)
             if str(port_here) not in ("0", port):
@@ -110,7 +111,7 @@ def _note_step(seen: Seen, optimizer: torch.optim.Optimizer, *_: Any) -> None:
     extras = [name for name in ("momentum", "weight_decay", "maximize") if group.get(name)]
     plain = isinstance(optimizer, torch.optim.SGD) and not extras
     shown = f"`{type(optimizer).__name__}`" + (f" with {' and '.join(extras)}" if extras else "")
-    seen.optimizers.append(Optimizer(shown, float(group["lr"]), plain))
+    seen.optimizers.append(Optimizer(shown, float(group.get("lr", math.nan)), plain))
 
 
 def _refuse_fixed_port(port: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -133,4 +134,4 @@ def note_forward(
     samples = [int(row.int().argmax()) if row.any() else -1 for row in same]
     region = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     forward = Forward(tuple(samples), region)
-    outputs.register_hook(lambda _gradient: seen.forwards.append(forward))
+    outputs.register_hook(lambda _gradient: seen.forwards.append(forward))  # type: ignore[no-untyped-call]

@@ -28,6 +28,7 @@ _IN, _HIDDEN, _CLASSES = 5, 8, 3
 _FAR = 3e4
 _HOST = "127.0.0.1"
 
+
 def make_data() -> tuple[torch.Tensor, torch.Tensor]:
     """Return all inputs, (24, 5), and targets, (24,); inputs of one class lie together, as in many a file."""
     draw = torch.Generator().manual_seed(3)
@@ -53,7 +54,9 @@ def play(stage: Stage, code: str, filename: str, path: str) -> None:
     seen = Seen()
     stage.seen["script"] = seen
     store = _swap_group_for_environment(stage)
-    multiprocessing.set_start_method(None, force=True)  # workers of a DataLoader start as they do under torchrun
+    multiprocessing.set_start_method(
+        None, force=True
+    )  # workers of a DataLoader start as they do under torchrun
     model = make_model()
     model.register_forward_hook(partial(note_forward, seen, make_data()[0]))
     with ExitStack() as stack:

@@ -6,7 +6,6 @@ import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,7 +20,6 @@ from amp_lab.course.lessons.l10.rehearsal import BATCH, EPOCHS, RANKS, RATE, SAM
 from amp_lab.course.lessons.l10.replaying import MISCONCEPTIONS, replay
 from amp_lab.course.lessons.l10.saving import judge_end, judge_file, listed
 from amp_lab.course.lessons.l10.stepping import NOT_HERE, UNSCALED
-
 
 _SHARE = SAMPLES // RANKS
 _RTOL = 2e-3  # FP16 rounds, and right scripts round in different places
@@ -103,7 +101,6 @@ def _judge_training(call: str, seen: Sequence[Seen]) -> None:
             raise Mistake(
                 "no-update", call=call, got=got, want=f"{len(each.forwards)} times, once in each step"
             )
-    _judge_optimizers(call, seen)
     place = difference(seen[0].weights, seen[1].weights, 0.0)
     if place:
         numbers = sum(each.numel() for each in seen[0].weights.values())
@@ -121,7 +118,7 @@ def _judge_training(call: str, seen: Sequence[Seen]) -> None:
 
 
 def _judge_optimizers(call: str, seen: Sequence[Seen]) -> None:
-    """Raise `Mistake` unless all steps were those of plain SGD with the right rate."""
+    """Raise `Mistake` unless the steps, which led to other weights, were those of plain SGD with the right rate."""
     for rank, each in enumerate(seen):
         for optimizer in each.optimizers:
             if not optimizer.plain:
@@ -144,11 +141,11 @@ def _judge_samples(call: str, seen: Sequence[Seen]) -> None:
     if counts != [_SHARE * EPOCHS] * RANKS:
         both = sorted(set(ranks[0][:SAMPLES]) & set(ranks[1][:SAMPLES]))
         words = f"rank 0 trained on {counts[0]} samples in {EPOCHS} epochs, rank 1 on {counts[1]}"
-        diagnosis = (
-            "same-samples"
-            if len(both) > SAMPLES // 2 and min(counts) > _SHARE * EPOCHS
-            else "samples-left-out"
-        )
+        diagnosis = "samples-left-out"
+        if len(both) > SAMPLES // 2 and min(counts) > _SHARE * EPOCHS:
+            diagnosis = "same-samples"
+        elif len(set(counts)) == 1 and counts[0] % _SHARE == 0:
+            diagnosis = "other-epochs"
         raise Mistake(diagnosis, call=call, got=words, want=f"{_SHARE * EPOCHS} each")
     parts = [[samples[_SHARE * epoch :][:_SHARE] for epoch in range(EPOCHS)] for samples in ranks]
     for epoch in range(EPOCHS):
@@ -186,6 +183,7 @@ def _judge_weights(call: str, seen: Sequence[Seen]) -> None:
     place = difference(weights, right, _RTOL)
     if not place:
         return
+    _judge_optimizers(call, seen)
     name, got, want = place
     shown = {"got": f"`{name}` is {got} at the end", "want": want}
     for diagnosis, faults in MISCONCEPTIONS:
@@ -194,4 +192,6 @@ def _judge_weights(call: str, seen: Sequence[Seen]) -> None:
         if same_scales and not difference(weights, wrong.weights, _RTOL):
             raise Mistake(diagnosis, call=call, **shown)
     before = {name: each.detach() for name, each in make_model().named_parameters()}
-    raise Mistake("hardly-moves" if hardly_moved(weights, before, right) else "wrong-weights", call=call, **shown)
+    raise Mistake(
+        "hardly-moves" if hardly_moved(weights, before, right) else "wrong-weights", call=call, **shown
+    )

@@ -107,7 +107,7 @@ def _judge_orders(ask: Ask, samples: int, ranks: int) -> None:
         raise _mistake("never-shuffles", call, f"rank 0 gets {_listed(first[0][:4])}, …", "a random order")
     if first == second:
         raise _mistake("same-each-epoch", call, begins, "another order")
-    if ranks > 1 and [set(part) for part in first] == [set(part) for part in second]:
+    if ranks > 1 and {frozenset(part) for part in first} == {frozenset(part) for part in second}:
         raise _mistake(
             "parts-stay",
             call,

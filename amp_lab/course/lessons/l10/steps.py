@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.launched import Stage
+from amp_lab.course.lessons.l10.comparing import State
+from amp_lab.course.lessons.l10.talking import Talk, heard
 
 RANKS = 2
 _IN, _HIDDEN, _OUT, _SAMPLES = 4, 6, 2, 4
@@ -28,7 +29,6 @@ _HAPPENS = {
 }
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-State = dict[str, torch.Tensor]
 
 
 class Scene(NamedTuple):
@@ -91,7 +91,8 @@ class Step(NamedTuple):
 
     weights: State
     scale: float
-    exchanges: int  # of buckets, by DDP
+    exchanges: int  # of all gradients, by DDP or by hand
+    early: bool  # DDP exchanged, and more forward passes followed
     barriers: int
     steps: int  # of the optimizer
     regions: tuple[torch.dtype | None, ...]
@@ -127,22 +128,24 @@ class Bench:
         self.optimizer.register_step_post_hook(self._note_step)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=_SCALE, growth_interval=1000)
         self.model.register_forward_pre_hook(self._note_region)
-        self.exchanges = self.barriers = self.steps = 0
+        self.numbers = sum(each.numel() for each in self.model.parameters())
+        self.talk = Talk()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.exchanges = self.steps = self.forwards_then = 0
         self.regions: list[torch.dtype | None] = []
 
     def make(self, run: Callable[..., Any], answer: Callable[..., Any], number: int) -> Step:
         """Let the learner's function make a step, and return what was seen."""
-        self.exchanges = self.barriers = self.steps = 0
-        self.regions = []
+        self._begin()
         window = self.scene.window(number, self.rank)
-        barrier = dist.barrier
-        dist.barrier = functools.partial(self._barrier, barrier)
-        try:
+        with heard() as self.talk:
             got = run(answer, self.ddp, self.optimizer, self.scaler, mean_square, window)
-        finally:
-            dist.barrier = barrier
         weights = {name: each.detach().clone() for name, each in self.model.named_parameters()}
-        seen = (self.exchanges, self.barriers, self.steps, tuple(self.regions))
+        exchanges = self.exchanges + self.talk.numbers // self.numbers
+        early = 0 < self.forwards_then < len(self.regions)
+        seen = (exchanges, early, self.talk.barriers, self.steps, tuple(self.regions))
         plain = got is None or type(got) is bool
         return Step(
             weights, self.scaler.get_scale(), *seen, got if plain else Other(describe(got), kind(got))
@@ -150,11 +153,11 @@ class Bench:
 
     def _exchange(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         self.exchanges += 1
-        return allreduce_hook(self.ddp.process_group, bucket)
-
-    def _barrier(self, barrier: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.barriers += 1
-        return barrier(*args, **kwargs)
+        self.forwards_then = len(self.regions)
+        by_hand = self.talk.numbers
+        done = allreduce_hook(self.ddp.process_group, bucket)
+        self.talk.numbers = by_hand
+        return done
 
     def _note_step(self, *_: Any) -> None:
         self.steps += 1

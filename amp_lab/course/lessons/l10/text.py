@@ -40,7 +40,7 @@ SCRIPT = Exercise(
             "{call} ended processes: {got}, without an error of Python. In exchanges of different sizes ranks end so.",
             hint=1,
         ),
-        "never-trains": _seen("Nothing was trained.", hint=1),
+        "never-trains": _seen("Train the `model` that is handed in, not a copy of it.", hint=1),
         "same-samples": _seen(
             "The ranks trained with the same samples: twice the work for one result. A `DistributedSampler` gives each rank its own.",
             hint=2,
@@ -56,6 +56,7 @@ SCRIPT = Exercise(
             "Each rank has the same samples in every epoch, in whatever order. Deal them out anew each time.",
             hint=2,
         ),
+        "other-epochs": _seen("`epochs` says how often all samples are dealt out.", hint=2),
         "other-batches": _seen("`batch_size` is that of one rank.", hint=2),
         "no-autocast": _seen(
             "The forward pass belongs into `torch.autocast(device.type, torch.float16)`; without a dtype, the CPU takes BF16.",
@@ -65,6 +66,22 @@ SCRIPT = Exercise(
             "{call} failed: {got}. The backward pass begins at `scaler.scale(loss)`.", hint=1
         ),
         "no-update": _seen("`scaler.update()` ends each step, and is called by every rank.", hint=1),
+        "scaler-off": _seen(
+            "A `GradScaler` without a device is one for CUDA; where there is no GPU it switches itself off, and small gradients are lost in FP16. Name the device: `torch.amp.GradScaler(device.type)`.",
+            hint=1,
+        ),
+        "no-step": Diagnosis(
+            "{call} failed: {got}. `update` comes after `scaler.step(optimizer)`, which looks for infinities.",
+            hint=1,
+        ),
+        "no-gradients": Diagnosis(
+            "{call} failed: {got}. The optimizer's parameters have no gradients when `scaler.step` comes: they were cleared after the backward pass, or belong to another model.",
+            hint=1,
+        ),
+        "half-weights": Diagnosis(
+            "{call} failed: {got}. Weights stay FP32: `autocast` casts them inside of each operator, so `model` needs no `.half()`.",
+            hint=1,
+        ),
         "other-scales": _seen(
             "A scaler begins at 65536, and what it does then is its own matter: halve after an overflow, which all ranks see.",
             hint=1,
@@ -77,7 +94,29 @@ SCRIPT = Exercise(
             "`optimizer.step()` was called directly, with gradients that are multiplied by the scale. `scaler.step(optimizer)` divides, and leaves out what overflows.",
             hint=1,
         ),
-        "never-clears": _seen("Gradients pile up from step to step: `zero_grad` is missing.", hint=1),
+        "never-clears": _seen(
+            "Gradients pile up from step to step: `zero_grad` belongs into each of them.", hint=1
+        ),
+        "averaged-late": _seen(
+            "Gradients were exchanged by hand, but too late: all of a rank's doing with them, beginning with `scaler.unscale_` or `scaler.step`, needs those that are averaged already. "
+            "Else one rank finds an infinity that the other never sees. Average between the backward pass and the scaler, or let the wrapped model do it.",
+            hint=1,
+        ),
+        "rate-times-ranks": _seen(
+            "To multiply the rate by the number of ranks is a choice for large batches, not part of DDP: the mean over all ranks asks for no other rate. Here it stays what the exercise says.",
+            hint=1,
+        ),
+        "other-rate": _seen("The exercise names the learning rate.", hint=1),
+        "other-optimizer": _seen("The exercise asks for SGD, and for no more than its `lr`.", hint=1),
+        "hardly-moves": _seen(
+            "The weights have hardly moved: gradients were divided by the scale, and not all of them had been multiplied by it. `backward()` is called on what `scaler.scale(loss)` returns; "
+            "and whoever clips gradients calls `scaler.unscale_(optimizer)` first.",
+            hint=1,
+        ),
+        "divides-by-ranks": _seen(
+            "Loss or gradients were divided by the number of ranks as well. DDP's all-reduce gives the mean already.",
+            hint=1,
+        ),
         "adds-ranks": _seen(
             "The gradients of the ranks were added. DDP takes their mean, so that the learning rate does not depend on how many there are.",
             hint=1,
@@ -93,6 +132,10 @@ SCRIPT = Exercise(
         "not-saved": _seen("Rank 0 saves the weights at the end.", hint=1),
         "all-save": _seen(
             "All ranks write to one file at the same time, and what is left may be whole or not. One rank is enough: all have the same weights.",
+            hint=1,
+        ),
+        "other-saves": _seen(
+            "Rank 0 saves, as in every script: with several machines, it is the one whose disk others look at.",
             hint=1,
         ),
         "wrapped-names": _seen(
@@ -198,8 +241,16 @@ STEP = Exercise(
             hint=2,
         ),
         "many-exchanges": _seen(
-            "Each micro-batch paid for an exchange. Whether DDP exchanges is decided in the forward pass: put that, too, into `no_sync`.",
+            "One is enough for all micro-batches. Whether DDP exchanges is decided in the forward pass: put that, too, into `no_sync`. And what DDP has averaged needs no all-reduce of yours.",
             hint=2,
+        ),
+        "exchanged-early": _seen(
+            "DDP exchanged before the last micro-batch: what came after it stays on its rank. It is the *last* one that runs without `no_sync`.",
+            hint=2,
+        ),
+        "no-update": Diagnosis(
+            "{call} failed: {got}. `scaler.update()` ends each step, on every rank, also where a step was left out.",
+            hint=1,
         ),
         "barriers": _seen(
             "The all-reduce waits for all ranks by itself. A barrier only adds a wait.", hint=1
@@ -242,6 +293,11 @@ STEP = Exercise(
         "never-clears": _seen("What `.grad` held before is part of this step.", hint=1),
         "passes-by": _seen(
             "`optimizer.step()` was called directly, with gradients that are multiplied by the scale.", hint=1
+        ),
+        "hardly-moves": _seen(
+            "The weights have hardly moved: gradients were divided by the scale, and not all of them had been multiplied by it. `backward()` is called on what `scaler.scale(loss)` returns; "
+            "and whoever clips gradients calls `scaler.unscale_(optimizer)` first.",
+            hint=1,
         ),
         "no-autocast": _seen("Each forward pass belongs into an FP16 region.", hint=2),
         "wrong-weights": _seen(
