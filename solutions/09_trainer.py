@@ -337,12 +337,16 @@ print(inspect.getsource(loop.clip))
 
 # %% [markdown]
 # - **A trainer, a window.** The class at the top had one micro-batch and two branches. Here a window may have any number of
-#   parts, and no `if` asks for a precision.
+#   parts, and no `if` asks for a precision, nor for the number of processes.
+# - **`together` and `last`** are for several ranks (lesson 10). Each has a window of its own: the samples and losses of all are
+#   counted, and gradients are exchanged with the last part alone. `put_right` corrects them where windows differ in size. In one
+#   process, the window is the whole, and there is nothing to correct.
 # - **`zero_grad` comes first**, so whatever the last step left behind, infinities above all, is gone.
 # - **`backward`**: only the forward pass and the loss are in the region. `trainer.autocast` was made once; for FP32 it is a
 #   context that does nothing. The part of the loss is its share of the samples: 9.1's.
 # - **`check_gradients`**, in the first step: an optimizer made of the wrong weights would train nothing, without a word.
-# - **`loss`** is a Python number: in `mean` the CPU waits for the GPU, once per step. That is the price of noticing at once.
+# - **`loss`** is a Python number: in `mean` the CPU waits for the GPU (and for other ranks), once per step. That is the price of
+#   noticing at once.
 # - **Not finite?** Before anything is written. A loss that is not finite no scale can cure. A norm that is not finite is the
 #   scaler's business, if there is one. `refused` raises an error, or does what else you have asked for.
 # - **`clip`** unscales first. Without `clip_norm` nobody measures a norm, and nothing is spent on it. (Then nobody notices an

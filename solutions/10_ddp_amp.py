@@ -456,7 +456,7 @@ def short(line):
 
 
 # %%
-def launch(*command, seconds=180):
+def launch(*command, seconds=110):
     """Start Python, show what it says as it comes, return how it ended."""
     command = [sys.executable, *command]
     to_here = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -481,7 +481,7 @@ else:
     ended = launch(*torchrun, "2", str(script))
 
 # %%
-assert ended in (0, None)
+assert ended in (0, None), "what was printed above says why"
 
 # %% [markdown]
 # **What you saw.** Two ranks, each with as many steps and the same scale. On a machine with two GPUs the same file has used
@@ -722,8 +722,9 @@ assert timeline.mispaired
 
 # %% [markdown]
 # **What you saw.** Two faults. The lesser one is the deadlock at the end: rank 0 has one step too many, and waits until the
-# group's timeout (30 minutes with gloo, 10 with NCCL, unless you say otherwise). The worse one comes before, and is silent:
-# all-reduces pair *in the order in which they come*. Rank 0 has averaged its gradients of step 1 with those of step 2.
+# process of rank 1 has ended, or for the group's timeout (30 minutes with gloo, 10 with NCCL, unless you say otherwise). The
+# worse one comes before, and is silent: all-reduces pair *in the order in which they come*. Rank 0 has averaged its gradients of
+# step 1 with those of step 2.
 #
 # The same with processes. Each gradient says where it comes from: in step s it is 10 to the power of s.
 
@@ -829,7 +830,7 @@ print(inspect.getsource(ddp.train))
 # - **The order**: the model on its device, the wrapper, the hook, and then the optimizer.
 # - **`Trainer`**: one loop for one process and for many. `no_sync`, decisions taken together, rank 0's checkpoint (with the
 #   random state of every rank): you know the reasons for each.
-# - **`following`**: Ctrl+C stops all ranks after the same step, with a checkpoint.
+# - **`following`**: Ctrl+C stops all ranks after the same step, with a checkpoint. (torchrun adds a traceback of its own.)
 #
 # Two epochs of it, undisturbed. (Without torchrun: `--spawn 2` starts the two processes by itself.)
 
@@ -843,7 +844,7 @@ whole = ["-m", "amp_lab.train.ddp", *options, "--checkpoints", "scratch/whole"]
 ended = launch(*whole, "--spawn", "2")
 
 # %%
-assert ended == 0
+assert ended == 0, "what was printed above says why"
 
 # %% [markdown]
 # And now somebody dies. This file is the same script, but in its first life rank 1 kills itself after 18 steps: with SIGKILL,
@@ -889,7 +890,7 @@ same = all(torch.equal(each, restarted[name]) for name, each in weights.items())
 print("steps:", *(each["step"] for each in runs), "  weights same in every bit:", same)
 
 # %%
-assert ended == 0
+assert ended == 0, "what was printed above says why"
 assert same
 assert runs[0]["step"] == runs[1]["step"] == 46
 
@@ -942,7 +943,7 @@ else:
     print("no CUDA here: nothing was run with NCCL")
 
 # %%
-assert ended in (0, None)
+assert ended in (0, None), "what was printed above says why"
 
 # %% [markdown]
 # ## Takeaways

@@ -80,12 +80,13 @@ def train(options: Options) -> int:
         group.check_alike(options=asdict(options), data=fingerprint(train_data, dev_data))
 
         # Each epoch deals all samples out anew; Trainer calls `set_epoch`. On dev, each counts once.
-        # With num_workers=..., Ctrl+C must not end the workers before the run has stopped: `leave_signals`.
         shard: DistributedSampler[Any] = DistributedSampler(
             train_data, group.size, group.rank, shuffle=True, seed=options.seed
         )
-        train_loader = DataLoader(train_data, options.batch_size, sampler=shard, worker_init_fn=leave_signals)
-        dev_loader = DataLoader(dev_data, 256, sampler=DevShard(dev_data), worker_init_fn=leave_signals)
+        # With num_workers=...: Ctrl+C must not end the workers before the run has stopped.
+        workers: dict[str, Any] = {"worker_init_fn": leave_signals}
+        train_loader = DataLoader(train_data, options.batch_size, sampler=shard, **workers)
+        dev_loader = DataLoader(dev_data, 256, sampler=DevShard(dev_data), **workers)
 
         network = make_model(options).to(group.device)
         model = DistributedDataParallel(network)  # it copies rank 0's weights, and averages gradients

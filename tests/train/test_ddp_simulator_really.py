@@ -23,7 +23,7 @@ from amp_lab.train.ddp_simulator import (
 )
 from amp_lab.train.distributed.workers import run_ranks
 from amp_lab.train.simulating.programs import next_token
-from tests.train.simulating.really import SETTINGS, follow_all, follow_until_timeout
+from tests.train.simulating.really import SETTINGS, follow_all, follow_in_pairs
 
 MICRO = (Forward(), Backward(gradients=0.125))
 END = (Step(), Update())
@@ -54,6 +54,11 @@ def all_in_no_sync(rank):
     return [NoSync(Forward(), Backward(gradients=100.0 if rank else 0.125)), *END, *ONE]
 
 
+def two_forwards(rank):
+    """DDP prepares no second all-reduce: what the second backward adds is each rank's own."""
+    return [Forward(), Forward(), *[Backward(gradients=0.125 * (rank + 1))] * 2, *END]
+
+
 def asks_all(rank):
     """Both leave out step 1, for which only rank 1 has a reason."""
     for step in range(3):
@@ -82,6 +87,11 @@ SOUND = {
     "no_sync": ([*[NoSync(*MICRO)] * 3, *ONE], "none", 3),
     "no_sync around backward": ([Forward(), NoSync(Backward(gradients=0.125)), *END], "none", 3),
     "no_sync around forward": ([NoSync(Forward()), Backward(gradients=0.125), *END], "none", 0),
+    "no_sync in no_sync": ([NoSync(NoSync(*MICRO), *MICRO), *END], "none", 0),
+    "two forwards": (two_forwards, "none", 3),
+    "two forwards, one in no_sync": ([Forward(), NoSync(Forward()), *MICRO[1:] * 2, *END], "none", 3),
+    "two forwards, the first in no_sync": ([NoSync(Forward()), Forward(), *MICRO[1:] * 2, *END], "none", 3),
+    "prepared, then skipped": ([Forward(), Skip(), NoSync(*MICRO, *MICRO), *END, *ONE], "none", 6),
     "all in no_sync": (all_in_no_sync, "none", 3),
     "asks all": (asks_all, "none", 6),
     "takes the first": (takes_the_first, "none", 3),
@@ -91,12 +101,50 @@ SOUND = {
 }
 
 
+def leaves_out_alone(rank):
+    for step in range(3):
+        loss = yield Forward(loss=math.nan if (rank, step) == (1, 1) else 1.0)
+        if math.isnan(loss):
+            yield Skip()
+            continue
+        yield Backward(gradients=0.125 * (step + 1))
+        yield from END
+
+
+def if_first(rank, *tokens):
+    return tokens if rank == 0 else ()
+
+
+# Name: program, and whether calls meet by mistake before.
+HANGS = {
+    "leaves out alone": (leaves_out_alone, True),
+    "uneven batches": ([ONE * 2, ONE], False),
+    "metrics of one rank": (lambda rank: [*ONE, Evaluate(), *if_first(rank, AllReduce(1.0, "loss"))], False),
+    "sources differ": (lambda rank: [Broadcast(1.0, source=rank), *ONE], False),
+    "prepared alone": (lambda rank: [*if_first(rank, Forward(), Skip()), NoSync(*MICRO), *END], False),
+}
+
+
 @pytest.fixture(scope="module")
-def sound():
-    pairs = [(program, compress) for program, compress, _ in SOUND.values()]
-    outcomes = run_ranks(follow_all, 2, pairs)
+def real():
+    """What two processes have done: the facts of both ranks by the name of the program, sound ones and hanging ones."""
+    sound = [(program, compress) for program, compress, _ in SOUND.values()]
+    outcomes = run_ranks(follow_all, 2, sound, [program for program, _ in HANGS.values()], 2.0)
     assert [outcome.ended for outcome in outcomes] == ["returned"] * 2, outcomes
-    return {name: [outcome.value[place] for outcome in outcomes] for place, name in enumerate(SOUND)}
+    return [
+        {name: [outcome.value[part][place] for outcome in outcomes] for place, name in enumerate(names)}
+        for part, names in enumerate((SOUND, HANGS))
+    ]
+
+
+@pytest.fixture(scope="module")
+def sound(real):
+    return real[0]
+
+
+@pytest.fixture(scope="module")
+def hung(real):
+    return real[1]
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -164,37 +212,6 @@ def test_found_inf_and_norms(sound):
         assert norms == pytest.approx(real["norms"], rel=1e-5)
 
 
-def leaves_out_alone(rank):
-    for step in range(3):
-        loss = yield Forward(loss=math.nan if (rank, step) == (1, 1) else 1.0)
-        if math.isnan(loss):
-            yield Skip()
-            continue
-        yield Backward(gradients=0.125 * (step + 1))
-        yield from END
-
-
-def if_first(rank, *tokens):
-    return tokens if rank == 0 else ()
-
-
-# Name: program, and whether calls meet by mistake before.
-HANGS = {
-    "leaves out alone": (leaves_out_alone, True),
-    "uneven batches": ([ONE * 2, ONE], False),
-    "metrics of one rank": (lambda rank: [*ONE, Evaluate(), *if_first(rank, AllReduce(1.0, "loss"))], False),
-    "sources differ": (lambda rank: [Broadcast(1.0, source=rank), *ONE], False),
-}
-
-
-@pytest.fixture(scope="module")
-def hung():
-    programs = [program for program, _ in HANGS.values()]
-    outcomes = run_ranks(follow_until_timeout, 2, programs, 1.0)
-    assert [outcome.ended for outcome in outcomes] == ["returned"] * 2, outcomes
-    return {name: [outcome.value[place] for outcome in outcomes] for place, name in enumerate(HANGS)}
-
-
 @pytest.mark.parametrize("name", HANGS)
 def test_a_deadlock_is_one_in_reality(hung, name):
     program, mispaired = HANGS[name]
@@ -210,21 +227,31 @@ def test_a_deadlock_is_one_in_reality(hung, name):
     assert any(re.search("timed out|timeout", error, re.IGNORECASE) for error, _ in hung[name])
 
 
-@pytest.mark.parametrize(
-    ("extra", "waits"),
-    [(Barrier(), "barrier"), (AllReduce(1.0, "weights"), "all-reduce of weights")],
-    ids=["barrier on one rank", "collective inside a save"],
-)
-def test_calls_of_other_sizes_end_badly(extra, waits):
-    """They meet the other rank's next bucket. gloo hangs, or aborts a process: so each case has its own."""
+EXTRA = {
+    "barrier on one rank": (Barrier(), "barrier"),
+    "collective inside a save": (AllReduce(1.0, "weights"), "all-reduce of weights"),
+}
 
-    def program(rank):
-        return [*ONE, *if_first(rank, extra), *ONE]
 
-    deadlock = simulate(program, 2, **SETTINGS).deadlock
-    assert deadlock.waits == (waits, "all-reduce of bucket 0 of step 1")
-    outcomes = run_ranks(follow_until_timeout, 2, [program], 1.0)
-    for outcome in outcomes:
-        assert outcome.ended != "returned" or outcome.value[0][0]
-    if any(outcome.ended == "died" for outcome in outcomes):
-        assert "Received data size doesn't match expected size" in "".join(each.output for each in outcomes)
+@pytest.fixture(scope="module")
+def ends():
+    """gloo hangs, or aborts a process: so each program has its own two."""
+    outcomes = run_ranks(follow_in_pairs, 2 * len(EXTRA), list(map(with_extra, EXTRA)), 2.0, grace=20.0)
+    return {name: outcomes[2 * place : 2 * place + 2] for place, name in enumerate(EXTRA)}
+
+
+def with_extra(name):
+    return lambda rank: [*ONE, *if_first(rank, EXTRA[name][0]), *ONE]
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_calls_of_other_sizes_end_badly(ends, name):
+    """They meet the other rank's next bucket."""
+    deadlock = simulate(with_extra(name), 2, **SETTINGS).deadlock
+    assert deadlock.waits == (EXTRA[name][1], "all-reduce of bucket 0 of step 1")
+    assert deadlock.mismatch
+    for outcome in ends[name]:
+        assert outcome.ended == "died" or outcome.value[0]
+    if any(outcome.ended == "died" for outcome in ends[name]):
+        output = "".join(each.output for each in ends[name])
+        assert "Received data size doesn't match expected size" in output

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from amp_lab.watching.recording.ranks import facts
 from amp_lab.watching.recording.ranks.checksums import checksum
 from amp_lab.watching.recording.ranks.records import FIRST, Meeting, RankRecord
 from amp_lab.watching.recording.ranks.seen import RanksSeen
@@ -171,3 +172,37 @@ def test_a_large_tensor_is_thinned_out_in_the_same_way_each_time():
     large = torch.arange(2.0**18)
     assert checksum([large]).item() == checksum([large.clone()]).item()
     assert checksum([large]).item() != checksum([large + 1]).item()
+
+
+def raised_from(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+GLOO = RuntimeError(
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:4711"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_it"),
+    [
+        (GLOO, True),
+        (RuntimeError("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 1000 ms"), True),
+        (torch.distributed.DistNetworkError("The client socket has timed out after 1000ms"), True),
+        (raised_from(RuntimeError("rank 1 does not answer"), GLOO), True),
+        (RuntimeError("DataLoader timed out after 5 seconds"), False),
+        (RuntimeError("the backend gloo adds no such numbers"), False),
+        (TimeoutError("the host of the data does not answer"), False),
+        (ConnectionResetError("connection reset by peer"), False),
+    ],
+)
+def test_only_errors_between_ranks_are_of_their_connection(error, is_it):
+    assert facts.is_about_talk(error) is is_it
+
+
+def test_backend_is_asked_for_the_device_that_trains(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda: "cpu:gloo,cuda:nccl")
+    assert not facts.queues([torch.nn.Parameter(torch.ones(1))])
+    monkeypatch.setattr(facts, "_device_of", lambda _: torch.device("cuda", 0))
+    assert facts.queues([])

@@ -207,6 +207,8 @@ def _line(code: CodeType, number: int) -> str:
     line = linecache.getline(code.co_filename, number).strip()
     # The parts in angle brackets are Python's names for what has none: <locals>, <lambda>, <listcomp>.
     name = ".".join(part for part in code.co_qualname.split(".") if not part.startswith("<")) or "a lambda"
+    if code.co_name == "<module>":
+        return f" (line {number}: `{_cut(line, _LINE_LENGTH)}`)" if line else f" (line {number})"
     return f" (line {number}, in {name}: `{_cut(line, _LINE_LENGTH)}`)" if line else f" (in {name})"
 
 

@@ -20,9 +20,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 import psutil
+import torch
 
 from amp_lab.course.judging.guard import Contained, Guard, standing
 from amp_lab.train.distributed.workers import Outcome, run_ranks
@@ -30,6 +32,8 @@ from amp_lab.train.distributed.workers import Outcome, run_ranks
 LIMIT_S = 10.0  # in the learner's code, on each rank
 QUIET_S = 4.0  # without computing: nobody who waits for so long is ever answered
 _LOOK_S = 0.05
+_TORCH = Path(torch.__file__).parent
+_TALKING = tuple(str(_TORCH / each) for each in ("distributed", "nn/parallel", "autograd"))
 _IDLE_SHARE = 0.05  # of the time; whoever computes for more than that works
 _WHOLE_S = 17.0  # for all of it, less than a check's own limit
 
@@ -39,8 +43,9 @@ class Report:
     """What one rank tells of itself.
 
     `ended` says how: "returned", with a `value`; "failed", with what the guard says: `fault` and `sentence`; "waits",
-    with its `place` in words; "alone", because another rank did not come to a meeting; "died"; "broke", by an error of
-    the play. `seen` is what the play noted, however it ended; `at` is when that was.
+    with its `place` in words, and whether it `talks`; "alone", because another rank did not come to a meeting; "died";
+    "broke", by an error of the play, or before it. `seen` is what the play noted, however it ended; `at` is when that
+    was.
     """
 
     rank: int
@@ -51,6 +56,7 @@ class Report:
     error: str = ""  # type and message, where the learner's code raised one
     unwritten: bool = False  # it was the stub's own NotImplementedError
     place: str = ""
+    talks: bool = True  # what it waits for are other ranks, as far as can be seen
     seen: dict[str, Any] = field(default_factory=dict)
     printed: str = ""
     at: float = float("inf")
@@ -125,11 +131,21 @@ class Stage:
                 if children - before > _IDLE_SHARE * quiet_s:  # a DataLoader's workers, say
                     since, worked = now, work
                     continue
-                self.tell(Report(self.rank, "waits", place=standing(sys._current_frames()[main])))
+                frame = sys._current_frames()[main]
+                self.tell(Report(self.rank, "waits", place=standing(frame), talks=_talks(frame)))
                 os._exit(0)
 
     def _missing(self, name: str) -> list[int]:
         return [rank for rank in range(self.ranks) if not (self.folder / f"{name} {rank}").exists()]
+
+
+def _talks(frame: FrameType | None) -> bool:
+    """Return whether a stack has a call of torch.distributed, of DDP or of a backward pass, which talks for DDP."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_TALKING):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _work_of_children() -> float:
@@ -176,8 +192,13 @@ def _read(folder: Path, outcome: Outcome) -> Report:
         return report
     if outcome.ended in ("timed out", "stopped"):  # in C++ code that lets no thread of Python run
         return Report(outcome.rank, "waits")
-    # What the learner's code raises is in a report: an error without one is the play's.
-    return Report(outcome.rank, "broke" if outcome.ended == "raised" else "died", error=outcome.traceback)
+    # What the learner's code raises is in a report: an error without one is the play's, or the new process's own.
+    if outcome.ended == "raised" or not (folder / f"begun {outcome.rank}").exists():
+        words = (
+            "no process can be started. Was a package changed after this page was opened? Restart the kernel."
+        )
+        return Report(outcome.rank, "broke", error=outcome.traceback or f"{words}\n{outcome.output}")
+    return Report(outcome.rank, "died")
 
 
 class _Setting(NamedTuple):
@@ -195,6 +216,7 @@ def _be_a_rank(rank: int, setting: _Setting, play: Callable[..., Any], args: tup
     name, lines = setting.filename, setting.lines
     linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     stage = Stage(rank, setting.ranks, setting.folder)
+    (stage.folder / f"begun {rank}").touch()
     threading.Thread(target=stage.watch, args=(setting.quiet_s,), daemon=True).start()
     try:
         report = Report(rank, "returned", value=play(stage, *args))

@@ -119,7 +119,8 @@ def _missing(group: Group, error: BaseException) -> RankFailed:
     group.pulse.left()
     if not said:
         return RankFailed(str(error))
-    own = "" if sure else f" ({str(error).strip().splitlines()[0]})"  # it may know more than a guess
+    # The error itself may know more than a guess.
+    own = "" if sure else f" ({str(error.__cause__ or error).strip().splitlines()[0]})"
     return RankFailed(f"rank {group.rank}: {said}{own}")
 
 
@@ -160,22 +161,31 @@ def _device(device: str, launch: Launch | None) -> torch.device:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cpu" or (device == "auto" and gpus == 0):
         return torch.device("cpu")
-    local_rank, local_size = (launch.local_rank, launch.local_size) if launch else (0, 1)
-    if gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
-        local_rank = (
-            0  # the launcher may have given each process one of its own to see: the roll call will tell
-        )
-    elif local_size > gpus:
-        more = (
-            "" if os.environ.get("LOCAL_RANK") else ". On several machines, each rank needs LOCAL_RANK, too"
-        )
-        raise _here(
-            f"{local_size} processes on {socket.gethostname()}, which has {gpus} GPUs: each needs one of its own. "
-            f'Start {gpus or "none"} there (--nproc-per-node), or compute on the CPU (device="cpu", --device '
-            f"cpu){more}"
-        )
+    local_rank = _gpu_number(launch, gpus)
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def _gpu_number(launch: Launch | None, gpus: int) -> int:
+    """Return which GPU is that of this process."""
+    here, instead = socket.gethostname(), 'compute on the CPU (device="cpu", --device cpu)'
+    if not gpus:
+        raise _here(f"{here} has no GPU that this PyTorch can use: {instead}")
+    if launch is None:
+        return 0
+    if gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return 0  # the launcher may have given each process one of its own to see: the roll call will tell
+    if launch.local_size <= gpus:
+        return launch.local_rank
+    error = LaunchError(
+        f"{launch.local_size} processes on {here}, which has {gpus} GPU{'s' * (gpus > 1)}: each needs one of its own. "
+        f"Start {gpus} there (--nproc-per-node), or {instead}"
+        + ("" if os.environ.get("LOCAL_RANK") else ". On several machines, each rank needs LOCAL_RANK, too")
+    )
+    # Who does not know how many are here finds out by itself, and the others do not.
+    if launch.local_rank != (0 if os.environ.get("LOCAL_WORLD_SIZE") else gpus):
+        quiet(error)
+    raise error
 
 
 def _gpu(device: torch.device) -> str:

@@ -117,15 +117,14 @@ def spawn(program: Callable[..., int | None], ranks: int, *args: Any) -> int:
         raise LaunchError("--spawn starts processes, and torchrun has done so already: use one of the two")
     # Nobody has to come: a process that dies before it gets here would leave this one waiting.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    if ranks > 1:
-        os.environ.setdefault(
-            "OMP_NUM_THREADS", "1"
-        )  # as torchrun does: with more, they take each other's cores
     # Who loses the store says so in a line; C++ would add a page.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    started = start_processes(  # type: ignore[no-untyped-call]
-        _child, (ranks, store.port, program, args), nprocs=ranks, join=False, start_method=_method()
-    )
+    more = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+    if ranks > 1:
+        more["OMP_NUM_THREADS"] = "1"  # as torchrun does: with more, they take each other's cores
+    with _inherited(more):
+        started = start_processes(  # type: ignore[no-untyped-call]
+            _child, (ranks, store.port, program, args), nprocs=ranks, join=False, start_method=_method()
+        )
     with _passed_on(started.pids()):
         try:
             while not started.join(timeout=1.0, grace_period=_GRACE):
@@ -133,6 +132,18 @@ def spawn(program: Callable[..., int | None], ranks: int, *args: Any) -> int:
         except ProcessExitedException as error:
             return _ended(error)
     return 0
+
+
+@contextlib.contextmanager
+def _inherited(more: Mapping[str, str]) -> Iterator[None]:
+    """Let processes that are started in here find more in their environment, where nothing else is set."""
+    new = {name: value for name, value in more.items() if name not in os.environ}
+    os.environ |= new
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]
 
 
 def _method() -> str:
@@ -166,8 +177,8 @@ def _ended(error: ProcessExitedException) -> int:
     if code >= 0:
         return code  # it has said why
     print(
-        f"rank {error.error_index} (pid {error.error_pid}) was ended by {error.signal_name}, and the others with it. "
-        "The same command goes on from the last checkpoint, if there is one (--checkpoints).",
+        f"rank {error.error_index} was ended by {error.signal_name}, and the others with it. The same command goes on "
+        "from the last checkpoint, if there is one (--checkpoints).",
         file=sys.stderr,
         flush=True,
     )

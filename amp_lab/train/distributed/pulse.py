@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import socket
 import sys
 import threading
@@ -48,6 +49,7 @@ class Pulse:
         self._rank, self.size = rank, size
         self._timeout, self._limit = timeout, math.inf
         self._step: Callable[[], int] = lambda: 0
+        self._parent = os.getppid()
         self._main = threading.main_thread().ident
         self._place, self._moved, self._beats = Place(0, "starting", False), time.monotonic(), 0
         self._waits = self._moved
@@ -156,7 +158,12 @@ class Pulse:
         return self._step()
 
     def _run(self) -> None:
+        """Beat; and end this process, as by a launcher's SIGTERM, if the launcher itself has been killed."""
+        launched = "TORCHELASTIC_RUN_ID" in os.environ
         while not self._end.wait(EVERY):
+            if launched and os.getppid() != self._parent:
+                launched = False
+                os.kill(os.getpid(), signal.SIGTERM)
             with contextlib.suppress(RuntimeError):  # the store goes with the process that hosts it
                 self._beat()
 

@@ -76,13 +76,13 @@ class SeveralRanks(Ranks):
     def each(self, function: Callable[[], T]) -> list[T]:
         value, error = _tried(function)
         answers: list[Any] = self.gather((value, _line(error)))
-        self._raise_alike(error, [said for _, said in answers])
+        _raise_alike(error, [said for _, said in answers])
         return [answer for answer, _ in answers]
 
     def first_does(self, function: Callable[[], T]) -> T:
         value, error = _tried(function) if self.first else (None, None)
         answer: Any = self.share((value, _line(error)))
-        self._raise_alike(error, [answer[1]])
+        _raise_alike(error, [answer[1]])
         return answer[0]  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
@@ -96,13 +96,6 @@ class SeveralRanks(Ranks):
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """NCCL sends objects from the current GPU, which need not be that of the model."""
         return torch.cuda.device(self._device) if self._device.type == "cuda" else NOTHING
-
-    def _raise_alike(self, error: Exception | None, said: Sequence[str]) -> None:
-        if error is not None:
-            raise error
-        for rank, line in enumerate(said):
-            if line:
-                raise RankFailed(f"rank {rank} cannot go on, so this one ends, too: {line}")
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         return NOTHING if last else self._model.no_sync()
@@ -170,6 +163,14 @@ def _tried(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return function(), None
     except Exception as error:
         return None, error
+
+
+def _raise_alike(error: Exception | None, said: Sequence[str]) -> None:
+    if error is not None:
+        raise error
+    for rank, line in enumerate(said):
+        if line:
+            raise RankFailed(f"rank {rank} cannot go on, so this one ends, too: {line}")
 
 
 def _line(error: BaseException | None) -> str:

@@ -109,6 +109,6 @@ class Stopping:
             if now - first > _ONE and select.select([self._ours], [], [], 0)[0] and self._ours.recv(1):
                 again = min(again, now)
             stuck = number == signal.SIGTERM and self._pulse.size > 1 and now - moved > _GRACE
-            # Somewhat later: a rank that can end by itself does so, and says more.
-            if stuck or now - min(alone, again) > _LATER:
+            # Somewhat later: a rank that can end by itself does so, and says more. A long save is waited for.
+            if stuck or now - min(max(alone, moved), again) > _LATER:
                 os._exit(128 + number)

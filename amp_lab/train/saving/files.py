@@ -28,7 +28,8 @@ _ADVICE = {
     errno.EROFS: "give a folder that can be written",
     errno.EISDIR: "a folder has the name of the file: give another name",
     errno.ENOTDIR: "a file has the name of a folder on this path: give another folder",
-    errno.EEXIST: "what has this name is no file of ours: give another one",
+    errno.EEXIST: "a file has the name of the folder: give another one",
+    errno.EINVAL: "give another name",
     errno.ENAMETOOLONG: "give a shorter name",
 }
 
@@ -43,9 +44,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
         if not path.name:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise FileExistsError(
-                errno.EEXIST, "a device, a pipe or a socket has this name, and would be lost"
-            )
+            raise OSError(errno.EINVAL, "a device, a pipe or a socket has this name, and would be lost")
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent, path.name)
         with _temporary(path) as (name, file):

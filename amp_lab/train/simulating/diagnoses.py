@@ -28,12 +28,16 @@ class Deadlock:
 
     waits: tuple[str | None, ...]
     since: tuple[float, ...]
-    mismatch: bool
 
     @property
     def ranks(self) -> list[int]:
         """The ranks that wait."""
         return [rank for rank, wait in enumerate(self.waits) if wait is not None]
+
+    @property
+    def mismatch(self) -> bool:
+        """Whether all ranks wait, and in calls that do not go together; else some have ended."""
+        return None not in self.waits
 
     def __str__(self) -> str:
         each = "; ".join(
@@ -44,7 +48,7 @@ class Deadlock:
 
     @property
     def _advice(self) -> str:
-        if self.mismatch or None not in self.waits:
+        if self.mismatch:
             return "what only some ranks call stands in an `if` that only they enter: take it out, or take all in"
         return (
             "give all ranks the same number of batches, and take every decision to leave something out together, by an "
@@ -61,7 +65,7 @@ class Mispairing:
 
     def __str__(self) -> str:
         each = "; ".join(f"rank {rank} means {what}" for rank, what in enumerate(self.means))
-        return f"Wrong pairing: {each}. They fit in kind and size, so they were added up, and no error tells of it"
+        return f"Wrong pairing: {each}. They fit in kind and size, so they were taken for one, and no error tells of it"
 
 
 def mispairing(calls: Sequence[Call]) -> Mispairing:

@@ -32,7 +32,8 @@ class Rank:
         self.skipped: list[bool] = []
         self._micro_batch = 0
         self._sync = True  # model.require_backward_grad_sync
-        self._forwards: list[bool] = []  # whether each forward has prepared the model for an all-reduce
+        self._forwards = 0  # how many losses there are to go backward from
+        self._prepared = False  # whether the next backward sends its gradients
         self._waits_for: Sequence[Call] = ()
         self._doing = self._follow(program)
 
@@ -67,7 +68,8 @@ class Rank:
                 yield from self._no_sync(token)
             case tokens.Forward():
                 self._work("forward", token.ms)
-                self._forwards.append(self._sync)
+                self._forwards += 1
+                self._prepared = self._prepared or self._sync
                 return token.loss
             case tokens.Backward():
                 yield from self._backward(token)
@@ -127,7 +129,10 @@ class Rank:
     def _backward(self, token: tokens.Backward) -> _Waiting:
         if not self._forwards:
             raise ProgramError("Backward comes before Forward: run the model first")
-        sync, begin = self._forwards.pop(), self.now
+        # As in DDP, a forward outside no_sync says so to the next backward, whosever loss that goes back from.
+        sync, begin = self._prepared, self.now
+        self._forwards -= 1
+        self._prepared = False
         self.replica.backward(token.gradients)
         self._work("backward", token.ms, not_finite(self.replica.gradients))
         if sync:
@@ -172,4 +177,4 @@ class Rank:
         self.skipped.append(skipped)
         self.step += 1
         self._micro_batch = 0
-        self._forwards.clear()
+        self._forwards = 0  # what was prepared stays so: DDP does not hear of it

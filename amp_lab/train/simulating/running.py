@@ -98,7 +98,6 @@ def _timeline(group: Sequence[Rank], calls: Calls) -> Timeline:
         deadlock = Deadlock(
             tuple(None if call is None else call.words for call in waits),
             tuple(rank.now for rank in group),
-            all(waits),
         )
     return Timeline(
         events=tuple(sorted(own + network, key=lambda event: (event.start, event.rank))),
@@ -106,6 +105,7 @@ def _timeline(group: Sequence[Rank], calls: Calls) -> Timeline:
         skipped=tuple(tuple(rank.skipped) for rank in group),
         weights=tuple(tuple(rank.replica.weights) for rank in group),
         payload=max(sum(call.bytes for call in made if call.kind == "all-reduce") for made in calls.made),
+        all_reduces=sum(met[0].kind == "all-reduce" for met in calls.met),
         deadlock=deadlock,
         mispaired=tuple(mispairing(met) for met in calls.met if wrong(met)),
     )

@@ -20,7 +20,8 @@ class Timeline:
 
     `scales` holds for each rank the loss scale at the start and after each `Update`; `skipped` a bool for each of its
     steps; `weights` one number for each bucket; `payload` the bytes that a rank gave to all-reduce (the most of all
-    ranks). `deadlock` is None if all ranks came to their end; `mispaired` lists all-reduces that met by mistake.
+    ranks), `all_reduces` how many of them happened. `deadlock` is None if all ranks came to their end; `mispaired` lists
+    calls that met by mistake.
     """
 
     events: tuple[Event, ...] = field(repr=False)
@@ -28,6 +29,7 @@ class Timeline:
     skipped: tuple[tuple[bool, ...], ...]
     weights: tuple[tuple[float, ...], ...]
     payload: int
+    all_reduces: int
     deadlock: Deadlock | None
     mispaired: tuple[Mispairing, ...]
 
@@ -40,11 +42,6 @@ class Timeline:
     def waited(self) -> list[float]:
         """For each rank the seconds that it waited for others or for the network; not those of a deadlock."""
         return [self._total(rank, "wait") for rank in range(len(self.scales))]
-
-    @property
-    def all_reduces(self) -> int:
-        """How many all-reduces happened."""
-        return sum(event.rank == 0 and event.kind in ("all-reduce", "wrong pairing") for event in self.events)
 
     @property
     def scales_equal(self) -> bool:

@@ -29,7 +29,11 @@ class Load(Token):
 
 @dataclass(frozen=True)
 class Forward(Token):
-    """Run the model on a micro-batch; the program gets `loss`, a number of this rank alone."""
+    """Run the model on a micro-batch; the program gets `loss`, a number of this rank alone.
+
+    As in DDP, a forward outside `NoSync` prepares one all-reduce, in the next backward; a second forward before that
+    prepares no second one. It stays prepared over a `Skip`: then a backward inside `NoSync` sends its gradients, too.
+    """
 
     ms: float = 5.0
     loss: float = 1.0

@@ -34,6 +34,7 @@ def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
     if trainer.step == 0:
         check_gradients(trainer.parameters)
     loss, samples = together.mean(trainer, losses, sizes)
+    together.put_right(trainer.parameters, samples)
     scale = scaler.get_scale()
     lost = not math.isfinite(loss)
     norm = None if lost else clip(trainer)

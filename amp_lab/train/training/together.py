@@ -44,6 +44,7 @@ class Together:
         self._ranks = ranks
         self.stopping = False
         self.largest = 0
+        self._came = 0  # samples of the largest window of this step
 
     def begin(self) -> None:
         """Begin a run: nobody has asked to stop."""
@@ -65,7 +66,7 @@ class Together:
     def mean(self, trainer: Trainer, losses: list[torch.Tensor], sizes: Sequence[int]) -> tuple[float, int]:
         """Return the mean loss over all samples of this step, and how many they are: on all ranks.
 
-        It waits for the GPU, once, and for the other ranks.
+        It waits for the GPU, once, and for the other ranks. With the message comes whether one of them wants to stop.
 
         Raises:
             RanksDiffer: if the last step has left them with other loss scales, or learning rates.
@@ -81,17 +82,19 @@ class Together:
         _check_alike("the loss scale", scales, trainer.step, _SKIPPED)
         _check_alike("the learning rate", lrs, trainer.step, _MOVED)
         self.stopping = any(stops)
-        self._put_right(trainer.parameters, int(sum(samples)))
-        self.largest = max(self.largest, int(max(samples)))
+        self._came = int(max(samples))
         return sum(parts) / sum(samples), int(sum(samples))
 
-    def _put_right(self, parameters: Iterable[torch.Tensor], samples: int) -> None:
-        """Correct gradients whose shares were not shares of all the samples that came."""
+    def put_right(self, parameters: Iterable[torch.Tensor], samples: int) -> None:
+        """Correct gradients whose shares were not shares of all the samples that came, and shares from now on."""
+        if self._ranks.size == 1:
+            return
         expected = self.largest * self._ranks.size
         if samples != expected:
             for each in parameters:
                 if each.grad is not None:
                     each.grad.mul_(expected / samples)
+        self.largest = max(self.largest, self._came)
 
     def stop(self, trainer: Trainer, because: str) -> None:
         """End the run after this step; all ranks have found the same, and call it together."""
@@ -155,7 +158,7 @@ class Together:
 
 
 def _check_alike(what: str, values: Sequence[float], step: int, why: str) -> None:
-    if any(value != values[0] for value in values):
+    if any(value != values[0] and value == value for value in values):  # NaN is not equal to itself
         listed = ", ".join(f"{value:.9g} on rank {rank}" for rank, value in enumerate(values))
         raise RanksDiffer(f"{what} is {listed} at step {step:,}: {why}")
 

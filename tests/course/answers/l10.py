@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import time
 
 import numpy as np
 import torch
@@ -107,6 +108,7 @@ def train(model, dataset, device, path, epochs=3, batch_size=32):
         for epoch in range(epochs):
             order = list(range(len(dataset)))
             random.Random(epoch).shuffle(order)
+            order += order[: -len(order) % ranks]
             mine = order[rank::ranks]
             for start in range(0, len(mine), batch_size):
                 pairs = [dataset[index] for index in mine[start : start + batch_size]]
@@ -301,6 +303,11 @@ def half():
     return changed(("model.to(device)", "model.to(device).half()"))
 
 
+@script.wrong("half-loss")
+def loss_outside():
+    return changed(("                loss = nn", "            loss = nn"))
+
+
 @script.wrong("other-saves")
 def rank_1_saves():
     return changed(("if dist.get_rank() == 0", "if dist.get_rank() == 1"))
@@ -346,6 +353,26 @@ def two_orders():
 @script.wrong("other-epochs")
 def always_three_epochs():
     return changed(("range(epochs)", "range(3)"))
+
+
+@script.right
+def leaves_the_last_one_out():
+    return "import argparse\nargparse.ArgumentParser().parse_args()\n" + changed(
+        ("DistributedSampler(dataset)", "DistributedSampler(dataset, drop_last=True)")
+    )
+
+
+@script.wrong("uneven")
+def one_sample_more_on_rank_0():
+    return changed(
+        ("DistributedSampler(dataset)", "range(dist.get_rank(), len(dataset), 2)"),
+        ("        sampler.set_epoch(epoch)\n", ""),
+    )
+
+
+@script.wrong("stands-still")
+def sleeps():
+    return changed((STEP, "            __import__('time').sleep(99)\n" + STEP))
 
 
 @script.wrong("no-train")
@@ -441,7 +468,7 @@ def shuffles_its_part():
     return changed(
         (
             "    loader = DataLoader(dataset, batch_size, sampler=sampler)",
-            "    part = torch.utils.data.Subset(dataset, range(dist.get_rank(), len(dataset), 2))\n"
+            "    part = torch.utils.data.Subset(dataset, range(dist.get_rank(), len(dataset) - 1, 2))\n"
             "    loader = DataLoader(part, batch_size, shuffle=True)",
         ),
     )
@@ -747,6 +774,35 @@ def a_tensor(samples, rank, ranks, epoch, seed=0):
 @shards.wrong("returned-none")
 def no_return(samples, rank, ranks, epoch, seed=0):
     every_so_many(samples, rank, ranks, epoch, seed)
+
+
+@shards.wrong("uneven")
+def fills_up_once(samples, rank, ranks, epoch, seed=0):
+    order = order_of(samples, epoch, seed)
+    return (order + order[: -samples % ranks])[rank::ranks]
+
+
+@shards.wrong("hash-of-text")
+def hashes_a_text(samples, rank, ranks, epoch, seed=0):
+    generator = torch.Generator().manual_seed(hash(f"{seed} {epoch}"))
+    return padded(torch.randperm(samples, generator=generator).tolist(), ranks)[rank::ranks]
+
+
+@shards.right
+def hashes_numbers(samples, rank, ranks, epoch, seed=0):
+    generator = torch.Generator().manual_seed(hash((seed, epoch)) % 2**63)
+    return padded(torch.randperm(samples, generator=generator).tolist(), ranks)[rank::ranks]
+
+
+@shards.wrong("parts-stay")
+def swaps_parts(samples, rank, ranks, epoch, seed=0):
+    part = padded(order_of(samples, 0, seed), ranks)[(rank + epoch) % ranks :: ranks]
+    return [part[place] for place in order_of(len(part), epoch, seed)]
+
+
+@shards.wrong("same-each-epoch")
+def there_and_back_again(samples, rank, ranks, epoch, seed=0):
+    return padded(order_of(samples, epoch % 3, seed), ranks)[rank::ranks]
 
 
 # 10.3 One exchange, one decision
@@ -1169,6 +1225,11 @@ def clips_scaled_gradients(ddp, optimizer, scaler, loss_function, micro_batches)
     return finish(optimizer, scaler)
 
 
+@step.wrong("stands-still")
+def sleeps_in_the_step(*args):
+    time.sleep(99)
+
+
 @step.wrong("barriers")
 def barrier_by_another_name(*args):
     distributed_c10d.barrier()
@@ -1283,8 +1344,20 @@ def its_share(): ...
 def numbers(): ...
 
 
-@paying("wrong-value", times=lambda ranks: 2)
-def there_and_back(): ...
+@paying("wrong-value", times=lambda ranks: 3)
+def three_times(): ...
+
+
+@paying("counts-traffic", times=lambda ranks: 2 * (ranks - 1) / ranks)
+def around_the_ring(): ...
+
+
+@paying("counts-bits", times=lambda ranks: 8)
+def bits(): ...
+
+
+@paying("hook-ignored", width=lambda each, autocast, compression: 4, of=lambda model: model.parameters())
+def four_bytes_of_all(): ...
 
 
 @pay.wrong("wrong-type")
@@ -1305,6 +1378,11 @@ def a_set():
 @locks.right
 def a_list():
     return ["I", "G", "D", "B", "A"]
+
+
+@locks.right
+def keys():
+    return dict.fromkeys(HANG).keys()
 
 
 @locks.right
@@ -1339,6 +1417,11 @@ def all_hang():
 @locks.wrong("no-such-program")
 def small_letters():
     return {"a", "b"}
+
+
+@locks.wrong("no-such-program")
+def a_list_of_lists():
+    return [["A", "B"], ["D", "G", "I"]]
 
 
 @locks.wrong("wrong-type")

@@ -6,10 +6,13 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from typing import NamedTuple
 
 import psutil
+
+from amp_lab.train.distributed.in_worker import end_with_the_program
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel", "numpy", "amp_lab.train.ddp"]
@@ -41,7 +44,9 @@ class Started:
 
     @property
     def output(self):
-        return self._path.read_text(errors="replace") if self._path.exists() else ""
+        text = self._path.read_text(errors="replace") if self._path.exists() else ""
+        # In PyTorch 2.9, gloo prints such a line on every rank.
+        return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo] Rank"))
 
     def ended(self, seconds=60):
         """Return how it ended; that it has not is a failure. Nothing that it has started is left."""
@@ -106,6 +111,7 @@ def in_session(leader, but=()):
 
 def _run(path, environment, function, args):
     os.setsid()
+    threading.Thread(target=end_with_the_program, daemon=True).start()  # if pytest is killed
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(file, stream)

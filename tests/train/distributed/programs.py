@@ -8,9 +8,11 @@ import time
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
+from amp_lab.train import ddp
 from amp_lab.train.checkpoint import Checkpoints
+from amp_lab.train.distributed import roll_call
 from amp_lab.train.distributed.errors import exit_code
 from amp_lab.train.distributed.joining import joined
 from amp_lab.train.trainer import Trainer
@@ -99,3 +101,12 @@ def _train(happens, rank, step, timeout, folder, early, slow, epochs):
             trainer.fit(DataLoader(DATA, 4, sampler=sampler), epochs=epochs, resume=folder is not None)
         print("ended", trainer.step, trainer.stopped, flush=True)
         return stopping.exit_code(trainer.stopped) if trainer.stopped else 0
+
+
+def script_with_other(what, options):
+    """Run the script; what rank 1 has, its data or its code, is not what rank 0 has."""
+    if os.environ["RANK"] == "1" and what == "data":
+        ddp.make_data = lambda options: (Subset(DATA, range(7)), DATA)
+    if os.environ["RANK"] == "1" and what == "code":
+        roll_call._code = lambda: "of tomorrow"
+    return ddp.main(options)

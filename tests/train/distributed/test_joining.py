@@ -15,6 +15,7 @@ from amp_lab.train.distributed.errors import LaunchError, is_quiet
 from amp_lab.train.distributed.fingerprint import fingerprint
 from amp_lab.train.distributed.launching import Launch
 from amp_lab.train.distributed.roll_call import check_different
+from tests.train.distributed import programs
 from tests.train.distributed.launches import Started, free_port, held_port, ranks, started
 from tests.train.small_runs import DATA, INPUTS
 
@@ -38,6 +39,8 @@ def wrong(tmp_path_factory):
                 Started(folder, 10, other[0], ddp.main, ([*SHORT, "--lr", "0.25"],)),
                 Started(folder, 11, other[1], ddp.main, (SHORT,)),
             ],
+            "other data": started(folder, programs.script_with_other, ("data", SHORT), ranks(2, free_port())),
+            "other code": started(folder, programs.script_with_other, ("code", SHORT), ranks(2, free_port())),
             "spawn in torchrun": started(folder, ddp.main, (["--spawn", "2"],), ranks(1, free_port())),
         }
         yield {name: [each.ended() for each in processes] for name, processes in launches.items()}
@@ -48,8 +51,10 @@ SAID = {
     "rank 2 missing": "rank 2 of 3 has not come",
     "rank 0 missing": "rank 1: for 4 s, nobody was at MASTER_ADDR=127.0.0.1",
     "a wrong option": "Invalid value for '--precision': 'fp8'",
-    "no GPU": "2 processes on",
+    "no GPU": "has no GPU that this PyTorch can use",
     "another option": "has options.lr 0.003, rank 0 (",
+    "other data": 'has data "7 samples, checksum ',
+    "other code": 'has code (checksum) "of tomorrow", rank 0 (',
     "spawn in torchrun": "use one of the two",
 }
 
@@ -125,7 +130,7 @@ def test_an_address_that_cannot_be(change, said):
         (2, {"LOCAL_RANK": "1"}, 1),
         (1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "1"}, 0),
         (1, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "GPU-5a"}, 0),
-        (1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "2 processes on .*, which has 1 GPUs"),
+        (1, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "2 processes on .*, which has 1 GPU:"),
         (2, {"LOCAL_RANK": "2"}, "3 processes on .*, which has 2 GPUs"),
         (2, {}, "4 processes on .* which has 2 GPUs.*On several machines, each rank needs LOCAL_RANK"),
     ],

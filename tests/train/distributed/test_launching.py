@@ -56,8 +56,7 @@ def test_one_killed_all_ended(runs):
     running, _ = runs
     ended = running["died"].ended()
     assert ended.code == 128 + signal.SIGKILL, ended
-    assert "rank 1 (pid" in ended.output
-    assert "was ended by SIGKILL, and the others with it" in ended.output
+    assert "rank 1 was ended by SIGKILL, and the others with it" in ended.output
     assert "Traceback" not in ended.output
 
 
@@ -82,6 +81,15 @@ def test_their_parent_is_killed(runs):
         time.sleep(0.1)
     assert left == []
     assert "SIGINT has come" in running["orphaned"].output
+
+
+def test_what_children_inherit_is_not_left_behind(monkeypatch):
+    monkeypatch.setenv("GIVEN", "mine")
+    monkeypatch.delenv("NEW", raising=False)
+    with launching._inherited({"GIVEN": "theirs", "NEW": "1"}):
+        assert (os.environ["GIVEN"], os.environ["NEW"]) == ("mine", "1")
+    assert os.environ["GIVEN"] == "mine"
+    assert "NEW" not in os.environ
 
 
 def wait_for_steps(folder):

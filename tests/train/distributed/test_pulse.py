@@ -14,6 +14,7 @@ import torch
 from torch.distributed import HashStore
 from torch.utils.data import DataLoader
 
+from amp_lab.train.distributed import pulse
 from amp_lab.train.distributed.failures import is_about_others
 from amp_lab.train.distributed.places import Place, seen
 from amp_lab.train.distributed.pulse import Pulse
@@ -106,6 +107,48 @@ def test_two_ranks_that_wait_for_each_other_in_vain():
         first = pulses[0].blame(4.0)
         assert not second.result()[0].sure
     assert first.said.startswith("the others wait, too, at another place: rank 1 in step 7 (place 1)")
+
+
+def test_a_rank_whose_launcher_was_killed_ends(monkeypatch):
+    """torchrun's ranks are not told of it by anybody, and would train on."""
+    sent = []
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr(pulse, "EVERY", 0.01)
+    monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))
+    with Pulse(HashStore(), 0, 2) as beating:
+        time.sleep(0.2)
+        assert sent == []
+        beating._parent = 1
+        end = time.monotonic() + 20
+        while not sent and time.monotonic() < end:
+            time.sleep(0.01)
+    assert sent == [(os.getpid(), signal.SIGTERM)]
+
+
+def test_who_is_gone(monkeypatch):
+    """One who has said so, one who is not heard any more, and everybody, if the store is gone."""
+    monkeypatch.setattr(pulse, "_SILENT", 0.3)
+    store = HashStore()
+    mine, other = Pulse(store, 0, 2), Pulse(store, 1, 2)
+    other._tell(Place(1, "a step", False))
+    assert not mine.gone()
+    time.sleep(0.2)
+    other._tell(Place(2, "a step", False))
+    time.sleep(0.2)
+    assert not mine.gone(), "it was heard between"
+    time.sleep(0.4)
+    assert mine.gone(), "silent"
+    other._tell(Place(3, "a step", False))
+    assert not mine.gone()
+    other.left()
+    assert mine.gone()
+
+    class Lost:
+        def check(self, keys):
+            raise RuntimeError("Broken pipe")
+
+    mine._store = Lost()
+    assert mine.gone()
 
 
 def blocked(monkeypatch, name, gate):

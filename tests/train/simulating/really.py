@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import torch
@@ -74,6 +75,7 @@ class Machine:
         self.optimizer.register_step_post_hook(self._note)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
         self.log, self.skipped, self.found, self.norms = [], [], [], []
+        self._losses = []  # with the gradients that each will give
         self.scales = [self.scaler.get_scale()]
         self._moved = False
         for weight in self.weights:
@@ -100,15 +102,16 @@ class Machine:
                     for each in token.tokens:
                         self.do(each)
             case Forward():
-                self._gradients = [torch.tensor(0.0, dtype=torch.float16) for _ in range(BUCKETS)]
-                self._loss = self.model(self._gradients)
+                gradients = [torch.tensor(0.0, dtype=torch.float16) for _ in range(BUCKETS)]
+                self._losses.append((self.model(gradients), gradients))
                 return token.loss
             case Backward():
                 several = isinstance(token.gradients, list)
-                for place, gradient in enumerate(self._gradients):
+                loss, gradients = self._losses.pop()
+                for place, gradient in enumerate(gradients):
                     # Backward reads what forward has kept; so they can be filled in until then.
                     gradient.data.fill_(token.gradients[place] if several else token.gradients)
-                self.scaler.scale(self._loss).backward()
+                self.scaler.scale(loss).backward()
             case SetGradient():
                 self.weights[token.bucket].grad[0] = token.value
             case Unscale():
@@ -155,30 +158,47 @@ class Machine:
         self._moved = True
 
 
-def follow_all(rank, programs):
-    """Follow programs one after the other, each from the start; return the facts of each.
+def follow_all(rank, sound, hanging, seconds):
+    """Follow programs, each from the start.
 
     Args:
-        programs: pairs of a program and what `compress` is.
+        sound: pairs of a program and what `compress` is.
+        hanging: programs that need a timeout.
+        seconds: the timeout.
+
+    Returns:
+        the facts of each sound program, and (error or "", facts) of each of the others.
     """
     facts = []
     machines = {compress: Machine(rank, compress=compress) for compress in HOOKS}
-    for program, compress in programs:
+    for program, compress in sound:
         machines[compress].follow(program)
         facts.append(machines[compress].facts())
-    return facts
+    return facts, _follow_until_timeout(rank, hanging, seconds)
 
 
-def follow_until_timeout(rank, programs, seconds):
-    """The same with programs that may hang, each in a process group of its own; return (error or "", facts) of each."""
+def follow_in_pairs(rank, programs, seconds):
+    """Follow one program by ranks 0 and 1, the next by 2 and 3, and so on; return (error or "", facts)."""
+    pairs = [(2 * place, 2 * place + 1) for place in range(len(programs))]
+    groups = [dist.new_group(pair, timeout=timedelta(seconds=seconds)) for pair in pairs]
+    machine = Machine(rank % 2, groups[rank // 2])
+    return _end(machine, programs[rank // 2])
+
+
+def _follow_until_timeout(rank, programs, seconds):
+    """Follow each in a process group and a thread of its own, so that all time out together."""
     groups = [dist.new_group(timeout=timedelta(seconds=seconds)) for _ in programs]
-    ends = []
-    for program, group in zip(programs, groups, strict=True):
-        machine, error = Machine(rank, group), ""
-        try:
-            machine.follow(program)
-        except RuntimeError as problem:
-            error = str(problem)
-        ends.append((error, machine.facts()))
-        dist.barrier()
+    machines = [Machine(rank, group) for group in groups]
+    dist.barrier()
+    with ThreadPoolExecutor(len(programs)) as threads:
+        ends = list(threads.map(_end, machines, programs))
+    dist.barrier()  # who ends first closes the others' connections
     return ends
+
+
+def _end(machine, program):
+    try:
+        machine.follow(program)
+    except RuntimeError as problem:
+        return str(problem), machine.facts()
+    return "", machine.facts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from amp_lab.course.judging.ask import Ask
@@ -28,7 +29,7 @@ def _letters(call: str, got: Any) -> frozenset[str]:
     """Return a set of letters, or raise `Mistake` if it is anything else."""
     if got is None:
         raise Mistake("returned-none", call=call, got=None, want="a set of letters")
-    if type(got) not in (set, frozenset, list, tuple):
+    if not isinstance(got, (Set, list, tuple)):
         shown = {"got": describe(got), "kind": kind(got), "want": "a set of letters"}
         raise Mistake(
             "wrong-type", call=call, **shown, advice='Write `{"A", "B"}` with the letters you found.'

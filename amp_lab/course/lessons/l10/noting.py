@@ -52,6 +52,7 @@ class Seen:
     forwards: list[Forward] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)  # after each update
     disabled: bool = False  # a scaler that does nothing was updated
+    half_loss: bool = False  # a loss in FP16 was scaled
     optimizers: list[Optimizer] = field(default_factory=list)  # one for each step that was made
     talk: Talk = field(default_factory=Talk)
     saved: int = 0  # calls of torch.save
@@ -72,6 +73,10 @@ def watch(stack: ExitStack, seen: Seen, path: str) -> None:
         seen.scales.append(scaler.get_scale())
         seen.disabled |= not scaler.is_enabled()
 
+    def scale(scaler: Any, outputs: Any) -> Any:
+        seen.half_loss |= isinstance(outputs, torch.Tensor) and outputs.dtype == torch.float16
+        return _scale(scaler, outputs)
+
     def init(*args: Any, **kwargs: Any) -> Any:
         _refuse_fixed_port(port, args, kwargs)
         _init(*args, **kwargs)
@@ -88,9 +93,11 @@ def watch(stack: ExitStack, seen: Seen, path: str) -> None:
                 raise FixedPort(f"the ranks are to meet at port {port_here}")
             super().__init__(host_name, port_here, *args, **kwargs)
 
-    _update, _init, _save = torch.amp.GradScaler.update, dist.init_process_group, torch.save
+    _update, _scale = torch.amp.GradScaler.update, torch.amp.GradScaler.scale
+    _init, _save = dist.init_process_group, torch.save
     for owner, name, new in (
         (torch.amp.GradScaler, "update", update),
+        (torch.amp.GradScaler, "scale", scale),
         (dist, "init_process_group", init),
         (dist, "TCPStore", Store),
         (torch, "save", save),

@@ -19,9 +19,9 @@ from amp_lab.course.lessons.l10.noting import FixedPort, Seen
 from amp_lab.course.lessons.l10.rehearsal import BATCH, EPOCHS, RANKS, RATE, SAMPLES, make_model, play
 from amp_lab.course.lessons.l10.replaying import MISCONCEPTIONS, replay
 from amp_lab.course.lessons.l10.saving import judge_end, judge_file, listed
-from amp_lab.course.lessons.l10.stepping import NOT_HERE, UNSCALED
+from amp_lab.course.lessons.l10.stepping import NOT_HERE, UNSCALED, how_it_ended
 
-_SHARE = SAMPLES // RANKS
+_SHARE = -(-SAMPLES // RANKS)  # of a rank in an epoch, filled up
 _RTOL = 2e-3  # FP16 rounds, and right scripts round in different places
 # What a scaler says, and what it means here: diagnosis and what should be.
 _ERRORS = dict.fromkeys(UNSCALED, ("unscaled", "")) | {
@@ -76,7 +76,7 @@ def _rehearse(ask: Ask, code: str, filename: str, file: Path) -> list[Report]:
     ended = {report.ended for report in reports}
     if ended != {"returned"}:
         words = " and ".join(report.words for report in reports)
-        raise Mistake("died" if "died" in ended else "waits", call=ask.call, got=words)
+        raise Mistake(how_it_ended(reports), call=ask.call, got=words)
     return reports
 
 
@@ -138,23 +138,26 @@ def _judge_samples(call: str, seen: Sequence[Seen]) -> None:
         raise Mistake(
             "never-trains", call=call, got="no backward pass came through `model`", want="one for each batch"
         )
-    if counts != [_SHARE * EPOCHS] * RANKS:
+    share = SAMPLES // RANKS if counts[0] == SAMPLES // RANKS * EPOCHS else _SHARE  # the rest may be left out
+    if counts != [share * EPOCHS] * RANKS:
         both = sorted(set(ranks[0][:SAMPLES]) & set(ranks[1][:SAMPLES]))
         words = f"rank 0 trained on {counts[0]} samples in {EPOCHS} epochs, rank 1 on {counts[1]}"
         diagnosis = "samples-left-out"
         if len(both) > SAMPLES // 2 and min(counts) > _SHARE * EPOCHS:
             diagnosis = "same-samples"
+        elif sum(counts) == SAMPLES * EPOCHS:
+            diagnosis = "uneven"
         elif len(set(counts)) == 1 and counts[0] % _SHARE == 0:
             diagnosis = "other-epochs"
         raise Mistake(diagnosis, call=call, got=words, want=f"{_SHARE * EPOCHS} each")
-    parts = [[samples[_SHARE * epoch :][:_SHARE] for epoch in range(EPOCHS)] for samples in ranks]
+    parts = [[samples[share * epoch :][:share] for epoch in range(EPOCHS)] for samples in ranks]
     for epoch in range(EPOCHS):
         both = sorted(set(parts[0][epoch]) & set(parts[1][epoch]))
-        if both:
+        if len(both) > share * RANKS - SAMPLES and both:
             got = f"both ranks were given {len(both)} samples, such as number {both[0]}, in epoch {epoch}"
-            raise Mistake("same-samples", call=call, got=got, want="none")
+            raise Mistake("same-samples", call=call, got=got, want="none, or one to fill up")
         missing = set(range(SAMPLES)) - set(parts[0][epoch]) - set(parts[1][epoch])
-        if missing:
+        if len(missing) > max(0, SAMPLES - share * RANKS):
             got = f"nobody was given {len(missing)} samples, such as number {min(missing)}, in epoch {epoch}"
             raise Mistake("samples-left-out", call=call, got=got, want="all of them")
     mine = parts[0]
@@ -191,6 +194,8 @@ def _judge_weights(call: str, seen: Sequence[Seen]) -> None:
         same_scales = seen[0].scales == wrong.scales or not faults.unscales
         if same_scales and not difference(weights, wrong.weights, _RTOL):
             raise Mistake(diagnosis, call=call, **shown)
+    if any(each.half_loss for each in seen):
+        raise Mistake("half-loss", call=call, got="the loss is `torch.float16`", want="`torch.float32`")
     before = {name: each.detach() for name, each in make_model().named_parameters()}
     raise Mistake(
         "hardly-moves" if hardly_moved(weights, before, right) else "wrong-weights", call=call, **shown

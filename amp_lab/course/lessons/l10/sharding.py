@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -16,7 +19,8 @@ from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.exercise import checker
 from amp_lab.course.judging.expect import Mistake
 
-SIZES = ((24, 2), (24, 1), (50, 4), (23, 2), (22, 4), (3, 4), (1, 3))
+SIZES = ((24, 2), (24, 1), (50, 4), (23, 2), (1, 3))
+_EPOCHS = 4  # that are compared
 Parts = list[list[int]]
 _STARTS = (
     itertools.count()
@@ -35,8 +39,10 @@ def shard(ask: Ask) -> None:
 
 def _part(ask: Ask, samples: int, rank: int, ranks: int, epoch: int, seed: int) -> list[int]:
     """Return the indices that the answer gives, or raise `Mistake` if they are none."""
-    _draw_differently(next(_STARTS))
-    got = ask(samples, rank, ranks, epoch, seed)
+    start = next(_STARTS)
+    _draw_differently(start)
+    with _hashing(ask.answer, start):
+        got = ask(samples, rank, ranks, epoch, seed)
     if got is None:
         raise Mistake("returned-none", call=ask.call, got=None, want="a list of indices")
     if type(got) is not list:
@@ -53,6 +59,22 @@ def _draw_differently(start: int) -> None:
     torch.default_generator.manual_seed(start)
     random.seed(start)
     np.random.seed(start % 2**32)
+
+
+@contextlib.contextmanager
+def _hashing(answer: Any, start: int) -> Iterator[None]:
+    """Let `hash` of a text be another number in the answer than elsewhere, as it is in each process of Python."""
+
+    def salted(value: Any) -> int:
+        return hash((start, value)) if _has_text(value) else hash(value)
+
+    names = getattr(answer, "__globals__", {"hash": None})
+    with contextlib.nullcontext() if "hash" in names else mock.patch.dict(names, hash=salted):
+        yield
+
+
+def _has_text(value: Any) -> bool:
+    return isinstance(value, (str, bytes)) or (isinstance(value, tuple) and any(map(_has_text, value)))
 
 
 def _parts(ask: Ask, samples: int, ranks: int, epoch: int = 0, seed: int = 0) -> Parts:
@@ -90,12 +112,9 @@ def _judge_epoch(ask: Ask, samples: int, ranks: int) -> None:
 
 def _judge_orders(ask: Ask, samples: int, ranks: int) -> None:
     """The order is new in each epoch and with each seed, and so is who gets what."""
-    first, again, second = (_parts(ask, samples, ranks, epoch) for epoch in (0, 0, 1))
+    first, again = _parts(ask, samples, ranks), _parts(ask, samples, ranks)
     other = _parts(ask, samples, ranks, seed=7)
     call = f"`shard({samples}, rank, {ranks}, epoch, seed)`"
-    begins = (
-        f"rank 0 begins with {_listed(first[0][:4])} in epoch 0 and with {_listed(second[0][:4])} in epoch 1"
-    )
     if first != again:
         now = _listed(again[0][:4])
         seen = f"rank 0 begins with {_listed(first[0][:4])}, and then, with the same arguments, with {now}"
@@ -105,18 +124,24 @@ def _judge_orders(ask: Ask, samples: int, ranks: int) -> None:
         _dealt_in_turn(first) == flat or [i for part in first for i in part][:samples] == flat
     ):
         raise _mistake("never-shuffles", call, f"rank 0 gets {_listed(first[0][:4])}, …", "a random order")
-    if first == second:
-        raise _mistake("same-each-epoch", call, begins, "another order")
-    if ranks > 1 and {frozenset(part) for part in first} == {frozenset(part) for part in second}:
-        raise _mistake(
-            "parts-stay",
-            call,
-            f"rank 0 has the samples {_listed(sorted(first[0])[:6])}, … in epochs 0 and 1",
-            "others in each",
-        )
+    _judge_epochs(call, [first, *(_parts(ask, samples, ranks, epoch) for epoch in range(1, _EPOCHS))])
     if first == other:
         seen = f"rank 0 begins with {_listed(first[0][:4])} for seeds 0 and 7"
         raise _mistake("seed-unused", call, seen, "another order")
+
+
+def _judge_epochs(call: str, epochs: list[Parts]) -> None:
+    """No two epochs have the same order, nor the same parts, whoever gets them."""
+    for (one, before), (two, after) in itertools.combinations(enumerate(epochs), 2):
+        if before == after:
+            begins = (
+                f"rank 0 begins with {_listed(before[0][:4])} in epoch {one} and with {_listed(after[0][:4])}"
+            )
+            raise _mistake("same-each-epoch", call, f"{begins} in epoch {two}", "another order")
+        if len(before) > 1 and {frozenset(part) for part in before} == {frozenset(part) for part in after}:
+            part = _listed(sorted(before[0])[:6])
+            seen = f"the samples {part}, … are in one rank's part in epochs {one} and {two}"
+            raise _mistake("parts-stay", call, seen, "others in each")
 
 
 def _judge_random(ask: Ask) -> None:
@@ -141,17 +166,20 @@ def _random_states() -> tuple[Any, ...]:
 
 def _why_not_all(ask: Ask, parts: Parts) -> str:
     """Name the reason for samples that no rank gets: another order on each rank, or the same part for all."""
-    if _depends_on_random(ask):
+    if _differs(ask, draws=(1, 2), hashes=(1, 1)):
         return "global-random"
+    if _differs(ask, draws=(1, 1), hashes=(1, 2)):
+        return "hash-of-text"
     return "not-all" if all(set(part) == set(parts[0]) for part in parts) else "own-shuffle"
 
 
-def _depends_on_random(ask: Ask) -> bool:
-    """Ask twice after different random numbers."""
+def _differs(ask: Ask, draws: tuple[int, int], hashes: tuple[int, int]) -> bool:
+    """Ask twice, after random numbers and with hashes that begin at other places."""
     found = []
-    for start in (1, 2):
-        _draw_differently(start)
-        found.append(ask(24, 0, 2, 0, 0))
+    for draw, start in zip(draws, hashes, strict=True):
+        _draw_differently(draw)
+        with _hashing(ask.answer, start):
+            found.append(ask(24, 0, 2, 0, 0))
     return bool(found[0] != found[1])
 
 

@@ -78,7 +78,15 @@ def _file_of(answer: object) -> str:
 def _tell_of_the_end(call: str, reports: Sequence[Report]) -> None:
     """Raise `Mistake`: a rank has not come back from this step."""
     seen = " and ".join(report.words for report in reports)
-    raise Mistake("died" if any(each.ended == "died" for each in reports) else "waits", call=call, got=seen)
+    raise Mistake(how_it_ended(reports), call=call, got=seen)
+
+
+def how_it_ended(reports: Sequence[Report]) -> str:
+    """Return the diagnosis of a launch in which not all ranks came back."""
+    if any(each.ended == "died" for each in reports):
+        return "died"
+    waiting = [each for each in reports if each.ended == "waits"]
+    return "waits" if any(each.talks for each in waiting) or not waiting else "stands-still"
 
 
 def _judge(call: str, scene: Scene, number: int, steps: Sequence[Step]) -> None:

@@ -36,17 +36,25 @@ SCRIPT = Exercise(
             "So all ranks make the same exchanges, in the same order.",
             hint=1,
         ),
+        "stands-still": Diagnosis(
+            "{call} does not come to its end: {got}. Nothing is computed there, and no exchange is waited for.",
+            hint=1,
+        ),
         "died": Diagnosis(
             "{call} ended processes: {got}, without an error of Python. In exchanges of different sizes ranks end so.",
             hint=1,
         ),
         "never-trains": _seen("Train the `model` that is handed in, not a copy of it.", hint=1),
         "same-samples": _seen(
-            "The ranks trained with the same samples: twice the work for one result. A `DistributedSampler` gives each rank its own.",
+            "The ranks trained with the same samples: twice the work for one result. A `DistributedSampler` with the same seed on all ranks gives each its own.",
             hint=2,
         ),
         "samples-left-out": _seen(
             "Each sample belongs to one rank in each epoch, and none to nobody.", hint=2
+        ),
+        "uneven": _seen(
+            "Each rank needs as many samples as the others: with other numbers, one has a batch more, and waits for ever in its last all-reduce. A `DistributedSampler` deals some twice to fill up.",
+            hint=2,
         ),
         "same-order": _seen(
             "A `DistributedSampler` shuffles with its seed and the number of the epoch, which is 0 until `set_epoch` is told another.",
@@ -87,7 +95,7 @@ SCRIPT = Exercise(
             hint=1,
         ),
         "ranks-differ": _seen(
-            "Each rank trains a model of its own: no gradient was averaged. Call the wrapped model, not the one inside of it.",
+            "Each rank trains a model of its own: its gradients were not averaged before the step. The wrapped model does that, if it is the one that is called, and outside of `no_sync`.",
             hint=1,
         ),
         "passes-by": _seen(
@@ -107,6 +115,10 @@ SCRIPT = Exercise(
             hint=1,
         ),
         "other-rate": _seen("The exercise names the learning rate.", hint=1),
+        "half-loss": _seen(
+            "Times a scale of 65536 it is infinite before the backward pass begins. Inside of the region, autocast computes a loss in FP32.",
+            hint=2,
+        ),
         "other-optimizer": _seen("The exercise asks for SGD, and for no more than its `lr`.", hint=1),
         "hardly-moves": _seen(
             "The weights have hardly moved: gradients were divided by the scale, and not all of them had been multiplied by it. `backward()` is called on what `scaler.scale(loss)` returns; "
@@ -191,16 +203,20 @@ SHARD = Exercise(
         ),
         "never-shuffles": _seen("The order is that of the data, which may be sorted.", hint=2),
         "same-each-epoch": _seen(
-            "Epoch 1 is dealt as epoch 0 was. The epoch must be part of what the generator is seeded with.",
+            "Two epochs are dealt in the same way. The epoch must be part of what the generator is seeded with, also where `seed` is 0.",
             hint=2,
         ),
         "parts-stay": _seen(
-            "This rank has the same samples in each epoch, in another order. Shuffle first, then share out.",
+            "The same samples stay together, in whatever order and with whichever rank. Shuffle all of them anew, then share out.",
             hint=1,
         ),
         "seed-unused": _seen("Another seed must give another order: `seed` was not used.", hint=2),
         "global-random": _seen(
-            "The order depends on random numbers that were drawn before. Ranks have drawn differently (dropout!), so that their orders do not fit together.",
+            "The order does not follow from seed and epoch alone, but from random numbers that were drawn before, or that nobody can draw again. Ranks draw differently (dropout!), so that their orders do not fit together.",
+            hint=2,
+        ),
+        "hash-of-text": _seen(
+            "`hash` of a text is another number in each process of Python, so that each rank has an order of its own. Compute the number that seeds the generator from the two ints.",
             hint=2,
         ),
         "random-disturbed": _seen(
@@ -230,6 +246,10 @@ STEP = Exercise(
     diagnoses={
         "waits": Diagnosis(
             "{call} does not come to its end: {got}. The decision of one rank takes away an exchange that the other waits for.",
+            hint=1,
+        ),
+        "stands-still": Diagnosis(
+            "{call} does not come to its end: {got}. Nothing is computed there, and no exchange is waited for.",
             hint=1,
         ),
         "died": Diagnosis(
@@ -341,6 +361,11 @@ PAYLOAD = Exercise(
             "A parameter that two layers share has one gradient. `model.parameters()` names it once.", hint=1
         ),
         "all-fp32": _seen("A gradient has the dtype of its parameter, and these are not all FP32.", hint=2),
+        "counts-bits": _seen("This is how many bits there are. Asked is for bytes.", hint=2),
+        "counts-traffic": _seen(
+            "How often numbers travel until all ranks have the mean is the business of all-reduce. Asked is for what a rank hands in, once.",
+            hint=1,
+        ),
         "counts-numbers": _seen("This is how many numbers there are. Asked is for bytes.", hint=2),
     },
     why=(

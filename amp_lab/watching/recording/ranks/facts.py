@@ -20,9 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from amp_lab.autocast.messages.users_code import is_users, readable
 
-# Errors of a connection between ranks, as gloo and NCCL word them.
+# gloo's errors are plain RuntimeErrors. They begin with the place in its sources: "[…/gloo/transport/tcp/pair.cc:553]";
+# a word such as "gloo" or "timed out" stands in other people's messages, too.
 _TALK: Final = re.compile(
-    r"gloo|nccl|connection (closed|reset|refused)|timed? ?out|peer|process group|socket|broken pipe", re.I
+    r"\[[^\]\n]*\bgloo[/\\][^\]\n]*:\d+\]|\[Rank \d+\]: Ranks? .* failed to pass monitoredBarrier"
 )
 _DISTRIBUTED: Final = str(Path(dist.__file__).parent)
 # Functions of torch.distributed that return when all ranks of their group have called them.
@@ -86,9 +87,13 @@ def group_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
     return ranks_of(group) if group is None or isinstance(group, dist.ProcessGroup) else ()
 
 
-def queues() -> bool:
-    """Return whether the host goes on before a collective has ended."""
-    return "nccl" in str(dist.get_backend())
+def queues(parameters: Sequence[nn.Parameter]) -> bool:
+    """Return whether the host goes on before a collective with such tensors has ended, as NCCL's do."""
+    return f"{_device_of(parameters).type}:nccl" in str(dist.get_backend_config())
+
+
+def _device_of(parameters: Sequence[nn.Parameter]) -> torch.device:
+    return parameters[0].device if parameters else torch.device("cpu")
 
 
 def shape_of(models: Sequence[nn.Module]) -> int:
@@ -132,7 +137,7 @@ def is_gradient(tensor: Any, parameters: Sequence[nn.Parameter]) -> bool:
 
 def random_state(parameters: Sequence[nn.Parameter]) -> int | None:
     """Return the checksum of the state of the generator that dropout of this model draws from."""
-    device = parameters[0].device if parameters else torch.device("cpu")
+    device = _device_of(parameters)
     if device.type == "cpu":
         return zlib.crc32(torch.get_rng_state().numpy().tobytes())
     if device.type == "cuda":
@@ -146,20 +151,27 @@ def is_captured(parameters: Sequence[nn.Parameter]) -> bool:
     return on_gpu and torch.cuda.is_current_stream_capturing()
 
 
-def is_about_talk(error: BaseException) -> bool:
-    """Return whether an error is about the connection between ranks, and not about this rank's own doing."""
-    kinds: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
-    known = getattr(dist, "DistError", None)
-    if isinstance(error, (*kinds, known) if known else kinds):
-        return True
-    return isinstance(error, RuntimeError) and _TALK.search(str(error)) is not None
+def is_about_talk(error: BaseException | None) -> bool:
+    """Return whether an error, or what it was raised from, is one of the connection between ranks.
+
+    Errors of this rank's own doing are not: a DataLoader that timed out, or a host of data that does not answer.
+    """
+    while error is not None:
+        known = getattr(dist, "DistError", None)
+        if known and isinstance(error, known):
+            return True
+        if type(error) is RuntimeError and _TALK.match(str(error)):
+            return True
+        error = error.__cause__
+    return False
 
 
 def timeout() -> float:
     """Return how many seconds a rank waits for others before PyTorch gives up; 600 where that cannot be asked."""
     try:
         group: Any = dist.group.WORLD
-        device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+        cpu, serves = torch.device("cpu"), str(dist.get_backend_config())
+        device = cpu if "cpu:" in serves else torch.device("cuda")
         return float(group._get_backend(device).options._timeout.total_seconds())
     except Exception:
         return 600.0

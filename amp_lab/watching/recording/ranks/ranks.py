@@ -32,10 +32,10 @@ class Ranks:
         self.wrappers = facts.wrappers(recorder.models)
         self.peers = facts.peers(self.wrappers)
         self.record = RankRecord(dist.get_rank())
-        self.record.queues = facts.queues()
         self.record.dropout = any(facts.draws_random_numbers(model) for model in recorder.models)
         self.record.replicas = bool(self.wrappers) and not facts.averages_weights(recorder.optimizers)
         self._parameters = facts.compared_parameters(self.wrappers, recorder.models)
+        self.record.queues = facts.queues(self._parameters)
         self._forwards = 0
         self._synced: bool | None = None  # whether the forward pass since the last backward pass synchronises
         # In the forward pass after the first average DDP orders its buckets anew, which all ranks do together.
