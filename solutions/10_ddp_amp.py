@@ -3,9 +3,9 @@
 #
 # | | |
 # |---|---|
-# | **Time** | 75 minutes |
+# | **Time** | 110 minutes |
 # | **Difficulty** | hard |
-# | **You need** | lessons [05](05_dynamic_loss_scaling.ipynb), [06](06_autocast.ipynb) and [09](09_trainer.ipynb). No GPU: processes that train together can be had on a CPU. |
+# | **You need** | lessons [05](05_dynamic_loss_scaling.ipynb), [06](06_autocast.ipynb), [07](07_gradscaler_in_practice.ipynb) and [09](09_trainer.ipynb). No GPU: processes that train together can be had on a CPU. |
 #
 # **After this page you can**
 #
@@ -44,16 +44,6 @@ from amp_lab.course.lessons.l10.deadlocks import program_list
 from amp_lab.train import ddp
 from amp_lab.train.checkpoint import Checkpoints
 from amp_lab.train.data import digits
-from amp_lab.train.ddp_simulator import (
-    Backward,
-    Forward,
-    NoSync,
-    SetGradient,
-    Skip,
-    Step,
-    Update,
-    simulate,
-)
 from amp_lab.train.distributed.compression import compress_gradients
 from amp_lab.train.distributed.payload import count_payload
 from amp_lab.train.distributed.workers import run_ranks
@@ -63,14 +53,14 @@ from amp_lab.view.few_colours import few_colours
 # %% [markdown]
 # ## Two processes
 #
-# On several GPUs, each GPU has a process of its own. Its number is its *rank*, and the process itself is called so, too. All run
-# the same program, each on its own part of the data. What they have to tell each other goes through a *process group*: by `gloo`
-# between CPUs, by NCCL between GPUs of NVIDIA. In earnest `torchrun` starts them; that comes later. Here it is mostly
-# `run_ranks`, which takes a fraction of a second: it calls `function(rank)` in so many processes, and returns what became of
-# each.
+# On several GPUs, each GPU has a process of its own. Its number is its *rank*, and the process itself is called so, too. All
+# run the same program, each on its own part of the data. What they have to tell each other goes through a *process group*: by
+# `gloo` between CPUs, by NCCL between GPUs of NVIDIA. In earnest `torchrun` starts them; that comes later. Here it is mostly
+# `run_ranks`: it calls `function(rank)` in so many processes, and returns what became of each. (The first call takes some
+# seconds, for it imports PyTorch once for all; then it is a fraction of a second.)
 #
 # `all_reduce` adds up a tensor over all ranks. **Guess first:** rank 0 has a 1 and rank 1 has a 2. What does each have
-# afterwards? And what does `visitors` of this notebook hold, to which both append their number?
+# afterwards? And both append their number to a list, `visitors`: what is in this notebook's list afterwards?
 
 # %%
 visitors = []
@@ -185,7 +175,20 @@ assert 0 <= apart < 1e-6
 # waits for whom. A program says what a rank does, a token for each call of a training loop, and `simulate` lets several ranks
 # follow it. Times are made up (100 MB of gradients, 10 GB per second between ranks); the rules are those of DDP and of
 # `GradScaler`, and are tested against real processes.
-#
+
+# %%
+from amp_lab.train.ddp_simulator import (
+    Backward,
+    Forward,
+    NoSync,
+    SetGradient,
+    Skip,
+    Step,
+    Update,
+    simulate,
+)
+
+# %% [markdown]
 # **Guess first:** the backward pass takes 10 ms, and to average all gradients takes 10.4 ms. How long do the two take?
 
 # %%
@@ -254,8 +257,8 @@ assert not timeline.weights_equal
 
 # %% [markdown]
 # Back to the first case, now with real processes: FP16, and a scaler in each rank. In the third of five steps the images of
-# rank 1 are 60,000 times too bright, and its gradients overflow; those of rank 0 do not. **Guess first:** what do the two scales
-# look like?
+# rank 1 are 60,000 times too bright, and its gradients overflow; those of rank 0 do not. **Guess first:** what do the two
+# scales look like?
 
 
 # %%
@@ -323,8 +326,8 @@ for epoch in range(2):
 
 # %% [markdown]
 # **What you saw.** Four each, so one of the seven is dealt twice: all ranks must make equally many steps, or one waits for a
-# partner that has gone home. For training that does no harm. A *dev* loss would count a sample twice: there, deal without
-# padding, and add up sums and counts over the ranks. `amp_lab`'s Trainer does.
+# partner that has gone home. For training that does no harm. A *dev* loss would count a sample twice: there, deal each sample
+# once, and add up sums and counts over the ranks. `amp_lab`'s Trainer does.
 #
 # And the order of epoch 1 is that of epoch 0, unless somebody calls `set_epoch`. No error tells of it.
 #
@@ -347,7 +350,7 @@ wrapped, plain = run_ranks(states, 1)[0].value
 try:
     digit_classifier().load_state_dict(wrapped)
 except RuntimeError as error:
-    print(str(error).splitlines()[1].strip()[:100])
+    print(textwrap.fill(str(error).splitlines()[-1].strip(), 100))
 said = digit_classifier().load_state_dict(wrapped, strict=False)
 print("strict=False, not found:", said.missing_keys)
 print("plain:", digit_classifier().load_state_dict(plain))
@@ -370,11 +373,13 @@ assert len(said.missing_keys) == len(plain) == 4
 #
 # Complete `train`. Each rank calls it, with the same arguments. It
 #
-# - opens the process group ("nccl" if `device.type` is "cuda", else "gloo"), and closes it at the end, when the wrapped model
-#   is no longer there: `del` it first;
-# - deals the samples out anew in each epoch, so that each rank gets batches of its own part, `batch_size` samples each;
-# - trains with SGD (`lr=0.1`) on the mean cross-entropy, under FP16 autocast; gradients are averaged over the ranks, and a
-#   `GradScaler(device.type)` keeps them in FP16's range;
+# - opens the process group ("nccl" if `device.type` is "cuda", else "gloo"), and closes it at the end. Before that, `del` the
+#   wrapped model: freed after the group, it may hang (why, you will see below);
+# - deals the samples out anew in each epoch, so that each rank gets batches of its own part, `batch_size` samples each (the
+#   last may have fewer);
+# - trains for `epochs` epochs on `device`, where model and batches go, with SGD (`lr=0.1`) on the mean cross-entropy; the
+#   forward pass and the loss stand under FP16 autocast, gradients are averaged over the ranks, and a `GradScaler(device.type)`
+#   keeps them in FP16's range;
 # - saves the state dict of the plain model to `path` at the end, on rank 0 alone;
 # - returns the scale after each step: a list of floats.
 #
@@ -425,7 +430,7 @@ def train(model, dataset, device, path, epochs=3, batch_size=32):
     ### END SOLUTION
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # under torchrun, which sets these variables
     rank, here = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu")
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
@@ -445,7 +450,7 @@ check("10.1", "scratch/train_ddp.py")
 # %% [markdown]
 # The check runs your file in two processes of its own, on a small model. Now in earnest. `python -m torch.distributed.run` is
 # `torchrun` by its long name; `--standalone`: one machine, a free port; `--nproc-per-node`: how many ranks. This cell starts it
-# and shows what it says. It takes some seconds, most of them imports.
+# and shows what it says. It takes some seconds, most of them imports; on a busy machine, half a minute.
 
 
 # %%
@@ -456,7 +461,7 @@ def short(line):
 
 
 # %%
-def launch(*command, seconds=110):
+def launch(*command, seconds=240):
     """Start Python, show what it says as it comes, return how it ended."""
     command = [sys.executable, *command]
     to_here = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -467,7 +472,7 @@ def launch(*command, seconds=110):
         for line in process.stdout:
             print(textwrap.fill(short(line), 100))
         if not limit.is_alive():
-            print(f"ended after {seconds} s: a rank waits, or the machine is very busy")
+            print(f"stopped after {seconds} s: a rank waits, or the machine is busy")
         limit.cancel()
     return process.returncode
 
@@ -488,8 +493,9 @@ assert ended in (0, None), "what was printed above says why"
 # them, through NCCL; with fewer it takes the CPU. More ranks are another number on the command line.
 #
 # Why the `del`? The wrapper holds on to the group. If it is freed after `destroy_process_group`, when the function returns, it
-# takes the group along: Python stands still until gloo's threads have ended, and one of those may just be waiting for Python.
-# Many published scripts end so, and on a busy machine hang now and then, behind their last line.
+# takes the group along. Python then waits for gloo's threads to end, and holds its lock (the GIL) meanwhile; one of those
+# threads may just be waiting for that lock. Many published scripts end so, and on a busy machine hang now and then, behind
+# their last line.
 #
 # The rest of the page is about what comes when runs grow: data, accumulation, the wire, and ranks that wait.
 
@@ -554,8 +560,9 @@ few_colours(simulate([*first_three["both"], *micro, Step(), Update()]).plot())
 
 # %% [markdown]
 # **What you saw.** They buy nothing: four times the payload, for the same gradients. `with ddp.no_sync():` leaves the exchange
-# out, and the last micro-batch, outside of it, sends the sum. But around `backward` alone it does nothing at all, and nobody
-# says so: DDP decides in the *forward* pass whether this one will be exchanged. So both belong inside.
+# out (in the picture, of the first three), and the last micro-batch, outside of it, sends the sum. But around `backward` alone
+# it does nothing at all, and nobody says so: DDP decides in the *forward* pass whether this one will be exchanged. So both
+# belong inside.
 #
 # What about overflow? The infinity of an early micro-batch stays in its rank's sum, and travels with it. So `step` and `update`
 # stand behind the last micro-batch, once, and all ranks skip together as before. (With *all four* inside, nothing travels, and
@@ -568,7 +575,7 @@ few_colours(simulate([*first_three["both"], *micro, Step(), Update()]).plot())
 #
 # - The gradient is that of the mean loss of all micro-batches of all ranks.
 # - The ranks exchange gradients once, however many micro-batches there are.
-# - After an overflow, or a loss that is not finite, on *any* rank: no rank moves its weights, and all scales fall.
+# - Where a gradient of *any* rank is not finite: no rank moves its weights, and all scales fall.
 # - Return True where the optimizer has made its step, else False.
 #
 # (`contextlib.nullcontext()` is a context that does nothing.)
@@ -723,8 +730,8 @@ assert timeline.mispaired
 # %% [markdown]
 # **What you saw.** Two faults. The lesser one is the deadlock at the end: rank 0 has one step too many, and waits until the
 # process of rank 1 has ended, or for the group's timeout (30 minutes with gloo, 10 with NCCL, unless you say otherwise). The
-# worse one comes before, and is silent: all-reduces pair *in the order in which they come*. Rank 0 has averaged its gradients of
-# step 1 with those of step 2.
+# worse one comes before, and is silent: all-reduces pair *in the order in which they come*. Rank 0 has averaged its gradients
+# of step 1 with those of step 2.
 #
 # The same with processes. Each gradient says where it comes from: in step s it is 10 to the power of s.
 
@@ -785,15 +792,15 @@ print(reports[1][0])
 assert [causes for _, causes in reports] == [["one-rank-decides"]] * 2
 
 # %% [markdown]
-# (A report counts steps from 1.) Both ranks say the same. Without the report all that you would have is the error of rank 0:
-# "connection closed by peer".
+# (A report counts steps from 1, and lines from the top of the cell.) Both ranks say the same. Without the report, all that you
+# would have is the error of rank 0: "connection closed by peer".
 #
 # ### Exercise 10.5 · Find the deadlocks
 #
 # Ten programs. Two ranks run the same one, on batches of their own: equally many, unless something else is said. `step` makes a
 # whole and right FP16 step with DDP and returns its rank's own loss, a number; `forward` returns the loss as a tensor; `ddp` is
-# the wrapped model. In which of them does a rank wait for an exchange that no other rank ever enters? (PyTorch ends that after
-# its timeout, with an error.)
+# the wrapped model. In which of them does a rank wait for an exchange that no other rank ever enters? (PyTorch ends that with
+# an error: after its timeout, or once the other process is gone.)
 
 # %%
 Markdown(program_list())
@@ -857,7 +864,6 @@ assert ended == 0, "what was printed above says why"
 import os
 import signal
 import sys
-from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -872,11 +878,8 @@ def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-rank, restarts = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-if (rank, restarts) == ("1", "0"):
+if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
     register_optimizer_step_post_hook(die)
-if restarts == "1":
-    print(f"rank {rank} finds", *Path("scratch/killed").glob("*.pt"))
 sys.exit(ddp.main())
 
 # %% tags=["nbval-ignore-output"] reason="processes have other numbers each time"
@@ -899,20 +902,22 @@ assert runs[0]["step"] == runs[1]["step"] == 46
 # alone, and starts both again. They find the checkpoint of step 10 and make the lost steps once more; and since the file holds
 # everything that moves, of each rank, the end is the same in every bit. torchrun knows nothing of checkpoints. Without `resume`
 # in the script, a restart is a new run.
-#
+
+# %% [markdown]
 # ## In practice
 #
-# **1. Several nodes.** The same script. On each of two machines of eight GPUs, one line:
+# **1. Several nodes**, that is, machines. The same script; on each of two nodes of eight GPUs, one line:
 #
 # ```
 # torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=node0:29400 \
 #     -m amp_lab.train.ddp --precision fp16
 # ```
 #
-# `node0` is the name of one of them: its agent hosts the store in which all meet, so there a fixed port is right, one for each
-# job. Ranks are numbered over both, 0 to 15; `LOCAL_RANK`, 0 to 7, is the GPU. With `--nnodes=1:2 --max-restarts=3`, and
-# checkpoints in a folder that both can read, the run survives the loss of a node (not of `node0`): it goes on with half the
-# ranks, from the last checkpoint. The batch of a step is then half as large.
+# `rdzv` is for rendezvous, the place to meet. `node0` is the name of one of them: torchrun there hosts the store, and so a
+# fixed port is right, one for each job. Ranks are numbered over both, 0 to 15; `LOCAL_RANK`, 0 to 7, is the GPU. With
+# `--nnodes=1:2 --max-restarts=3`, and checkpoints in a folder that both can read, the run survives the loss of a node (not of
+# `node0`): torchrun waits half a minute for another, and goes on with half the ranks, from the last checkpoint. The batch of a
+# step is then half as large.
 #
 # **2. Without torchrun.** `torch.multiprocessing.spawn(worker, nprocs=2)` calls `worker(rank)` in two new processes, as
 # `--spawn` does. Nobody sets the environment there, nobody starts a dead rank anew, and the port is your business: let the
@@ -923,15 +928,15 @@ assert runs[0]["step"] == runs[1]["step"] == 46
 # | what stands there | what comes of it | what to write |
 # |---|---|---|
 # | `init_method="tcp://localhost:12345"` | the second run on the machine dies | `torchrun`, or a store on port 0 |
-# | `model = DistributedDataParallel(model)` in the worker | `UnboundLocalError` | another name, `ddp` |
+# | `model = DistributedDataParallel(model)`, of a global `model` | `UnboundLocalError` | another name, `ddp` |
 # | one loader for all, without a sampler | every rank trains on all samples | a `DistributedSampler` in each rank |
 # | no `set_epoch` | the same order in every epoch | call it before each epoch |
 # | `barrier()` in each step | a wait more | nothing: the all-reduce waits |
 # | all ranks save | they write one file at once | rank 0 saves `ddp.module` |
 # | no `destroy_process_group` | warnings at the end, or a hang | the last call, when `ddp` is gone |
 #
-# **4. On GPUs.** `backend="nccl"`, one GPU for each rank, `torch.cuda.set_device(local_rank)` before anything else. A
-# collective of NCCL is put into the GPU's queue, and Python goes on: so a hang shows later, in the next line that asks for a
+# **4. On GPUs.** `backend="nccl"`, one GPU for each rank, `torch.cuda.set_device(local_rank)` before anything else. An
+# all-reduce of NCCL is put into the GPU's queue, and Python goes on: so a hang shows later, in the next line that asks for a
 # number, such as `loss.item()`. Where Python waits then is not where the fault is. If this machine has CUDA, here is the script
 # with NCCL:
 
@@ -954,7 +959,7 @@ assert ended in (0, None), "what was printed above says why"
 # - A sampler deals the samples, and is told the epoch; rank 0 saves the plain model; nobody needs a barrier in the step.
 # - `no_sync` takes forward and backward inside, for all micro-batches but the last.
 # - Under autocast gradients are FP32, and so is the payload. A communication hook halves it, and is a cast like any other.
-# - No decision on one rank alone. A hang is the kind case.
+# - No decision on one rank alone. A hang is the lesser harm.
 # - `torchrun` finds ports, numbers ranks, and starts them anew; what to resume from is the script's business.
 #
 # ## Quiz
@@ -968,5 +973,5 @@ quiz("10")
 # - PyTorch: [Distributed Data Parallel](https://docs.pytorch.org/docs/stable/notes/ddp.html), on buckets and hooks from within
 # - PyTorch: [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html), on rendezvous and restarts
 # - PyTorch: [DDP communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html)
-# - S. Li and others: [PyTorch Distributed: experiences on accelerating data parallel training](https://arxiv.org/abs/2006.15704):
-#   why buckets, and why they begin at the last layer
+# - S. Li and others: [PyTorch Distributed: experiences on accelerating data parallel
+#   training](https://arxiv.org/abs/2006.15704): why buckets, and why they begin at the last layer

@@ -92,8 +92,9 @@ def train(options: Options) -> int:
         model = DistributedDataParallel(network)  # it copies rank 0's weights, and averages gradients
         compress_gradients(model, options.compress)
         optimizer = torch.optim.AdamW(model.parameters(), options.lr)
-        # By epochs: after a restart with another number of ranks, they have another number of steps.
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
+        # By epochs: with another number of ranks, they have another number of steps. And one that never
+        # ends, for a run may go on with more epochs: CosineAnnealingLR would be at 0 there.
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
         folder = Checkpoints(options.checkpoints, every=options.every) if options.checkpoints else None
         trainer = Trainer(
             model,
@@ -110,6 +111,8 @@ def train(options: Options) -> int:
             seed=options.seed,  # plus the rank: each has dropout masks of its own
             progress=not options.quiet,
         )
+        if group.first and folder and folder.newest:
+            click.echo(f"goes on from {folder.newest}")
         with group.following(trainer) as stopping:
             trainer.fit(train_loader, dev_loader, epochs=options.epochs, resume=bool(folder))
         if group.first:

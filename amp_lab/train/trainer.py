@@ -172,7 +172,8 @@ class Trainer:
             NonFiniteLoss: if the loss is not finite and `on_nonfinite` does not say otherwise.
             OutOfMemory: with what to try.
             CheckpointError: for a checkpoint that cannot be read, and a folder with those of another run.
-            RanksDiffer: where ranks are not asked for the same, or one is out of data before the others.
+            RanksDiffer: where ranks are not asked for the same, one is out of data before the others, or their weights
+                have drifted apart (looked at before each checkpoint and at each epoch's end).
         """
         self.ranks.each(lambda: self._check_fit(train_loader, dev_loader, epochs, resume))
         alike.check_alike(self, train_loader, dev_loader, epochs, resume)

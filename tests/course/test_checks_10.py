@@ -1,6 +1,8 @@
 """What the checks of lesson 10 lean on: programs that hang or do not, payloads, files and processes."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,12 +13,13 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from amp_lab.course.judging import launched
 from amp_lab.course.judging.exercise import grade
 from amp_lab.course.judging.launched import launch
 from amp_lab.course.judging.verdict import Correct, NotAttempted, Raised, Stopped, Wrong
 from amp_lab.course.lessons.l10 import paying, steps
 from amp_lab.course.lessons.l10.deadlocks import PROGRAMS
-from amp_lab.train.distributed.workers import run_ranks
+from amp_lab.train.distributed.workers import Outcome, run_ranks
 from tests.course.answers import l10
 
 QUIET_S = 1.5
@@ -143,7 +146,7 @@ def write(tmp_path, code):
 
 AT_THE_TOP = {
     "no Python": ("def train(:\n", Raised, "SyntaxError"),
-    "an error": ("import torch\n1 / 0\n", Raised, "ZeroDivisionError"),
+    "an error": ("import torch\n1 / 0\n", Raised, "ZeroDivisionError: division by zero (line 2: `1 / 0`)"),
     "exit": ("import sys\nsys.exit(3)\n", Stopped, "exit()"),
     "input": ("input('which? ')\n", Stopped, "keyboard"),
     "sleep": ("import time\ntime.sleep(600)\n", Wrong, "time.sleep(600)"),
@@ -158,6 +161,28 @@ def test_file_that_does_something_else_is_told_of(what, tmp_path):
     verdict = grade("10.1", write(tmp_path, code))
     assert type(verdict) is outcome, verdict.text
     assert words in verdict.text
+
+
+def burn(stage):
+    """Wait for a process that computes for twice as long as a rank may be quiet."""
+    code = f"import time\nwhile time.process_time() < {2 * QUIET_S}: pass"
+    stage.run(subprocess.run, [sys.executable, "-c", code], check=True)
+
+
+def test_rank_whose_child_computes_is_not_idle():
+    (report,) = launch(burn, (), 1, "", QUIET_S)
+    assert report.ended in ("returned", "failed"), (
+        report
+    )  # "failed": a slow machine has reached the guard's limit
+
+
+def test_processes_that_cannot_begin_are_no_verdict(tmp_path, monkeypatch):
+    def die(*_, **__):
+        return [Outcome(rank, "died", None, "", "", "AttributeError: no 'other'", 0.0) for rank in range(2)]
+
+    monkeypatch.setattr(launched, "run_ranks", die)
+    with pytest.raises(RuntimeError, match=r"(?s)Restart the kernel.*no 'other'"):
+        grade("10.1", write(tmp_path, l10.RIGHT))
 
 
 def test_flood_of_output_is_cut_and_shown_once(tmp_path):

@@ -48,11 +48,11 @@ def test_a_machine_is_lost(torchrun, tmp_path):
     """The other one goes on alone from the last checkpoint, with half the ranks."""
     folder = tmp_path / "lost"
     port = free_port()
-    script = (*SCRIPT, "--epochs", "20", "--checkpoints", str(folder))
+    script = (*SCRIPT, *EPOCHS, "--checkpoints", str(folder))
     first, second = (torchrun(f"machine{number}", machine(number, port), script) for number in range(2))
     wait_for_step(folder, 10)
     second.lose()
     assert first.ended(120) == 0, first.output
     assert first.left() == []
-    assert "20 epochs, " in first.output
+    assert "12 epochs, " in first.output
     assert ", 1 ranks, fp16" in first.output

@@ -301,6 +301,9 @@ def test_a_token_without_brackets():
         ((lambda rank: None,), TypeError, "the program of rank 0 is None"),
         ((lambda rank: Forward(),), TypeError, "the program of rank 0 is a Forward"),
         ((ONE, 0), ValueError, "ranks"),
+        (([Forward(), [Backward()]],), TypeError, "the program of rank 0 is a Forward"),
+        (([ONE, "Forward"],), TypeError, "the program of rank 1 is"),
+        (([ONE, ONE], 3), ValueError, "2 programs for 3 ranks: give one for each"),
     ],
 )
 def test_what_is_no_program(arguments, error, message):
@@ -316,6 +319,9 @@ def test_what_is_no_program(arguments, error, message):
         {"buckets": "two"},
         {"buckets": [1, -1]},
         {"bucket_mb": 0},
+        {"bucket_mb": 1e9},
+        {"buckets": [1.0, "25"]},
+        {"bucket_mb": math.nan},
         {"latency_ms": -1},
         {"gb_per_s": 0},
         {"gb_per_s": math.nan},

@@ -5,7 +5,7 @@ import math
 import pytest
 from matplotlib import pyplot as plt
 
-from amp_lab.train.ddp_simulator import Backward, Barrier, Event, Forward, Load, Step, Update, simulate
+from amp_lab.train.ddp_simulator import Backward, Barrier, Event, Forward, Load, Skip, Step, Update, simulate
 from amp_lab.view.ddp_timeline import ddp_timeline
 
 ONE = [Forward(), Backward(), Step(), Update()]
@@ -44,6 +44,56 @@ def test_bars_stand_where_the_events_are():
     assert figure.get_figwidth() == 9
 
 
+def middles(figure):
+    """The middle of each bar, and of each text, along the axis of ranks."""
+    axes = figure.axes[0]
+    return [bar.get_y() + bar.get_height() / 2 for bar in axes.patches], [
+        text.get_position()[1] for text in axes.texts
+    ]
+
+
+def test_each_rank_has_a_row_of_its_own_and_one_of_its_network_below():
+    kinds = ("forward", "all-reduce", "broadcast", "barrier", "wrong pairing", "load")
+    events = [Event(rank, kind, "x", 0, 10, 0) for rank in (0, 1) for kind in kinds]
+    bars, words = middles(ddp_timeline(events, 2, {}, "t"))
+    own, network = -0.16, 0.22
+    expected = [own, network, network, network, network, own]
+    assert bars == pytest.approx([*expected, *(1 + each for each in expected)])
+    assert words == pytest.approx(bars)
+
+
+def test_letters_are_white_on_dark_bars_and_stand_in_the_middle():
+    events = [
+        Event(0, kind, "", 10 * place, 10 * place + 10, 0) for place, kind in enumerate(("step", "forward"))
+    ]
+    letters = ddp_timeline(events, 1, {}, "t").axes[0].texts
+    assert [(each.get_position()[0], each.get_color()) for each in letters] == [(5, "white"), (15, "black")]
+
+
+def test_the_new_scale_stands_above_the_end_of_its_update():
+    (text,) = (
+        ddp_timeline([Event(0, "update", "scale 8", 0, 0.1, 0), Event(0, "load", "", 0, 90, 1)], 1, {}, "t")
+        .axes[0]
+        .texts[:1]
+    )
+    assert (text.get_text(), text.get_position()) == ("scale 8", (0.1, -0.38))
+
+
+def test_who_waits_for_ever_does_so_until_the_right_edge():
+    figure = ddp_timeline([Event(0, "load", "", 0, 10, 0)], 2, {0: (10, "barrier"), 1: (4, None)}, "t")
+    axes = figure.axes[0]
+    assert axes.get_xlim() == pytest.approx((0, 14.5))
+    bars, words = middles(figure)
+    assert bars == pytest.approx([-0.16, -0.16])
+    halt = axes.patches[1]
+    assert (halt.get_x(), halt.get_width()) == pytest.approx((10, 4.5))
+    assert halt.get_hatch()
+    assert texts(figure) == ["Lo", "barrier", "has ended"]
+    assert words[1:] == pytest.approx([-0.16, 0.84])
+    assert axes.texts[2].get_position()[0] == pytest.approx(4.145)
+    assert ddp_timeline([], 1, {0: (0.0, "barrier")}, "t").axes[0].get_xlim() == pytest.approx((0, 1.45))
+
+
 def test_a_narrow_bar_has_no_letter():
     figure = ddp_timeline(
         [Event(0, "forward", "", 0, 100, 0), Event(0, "step", "", 100, 100.2, 0)], 1, {}, "t"
@@ -70,10 +120,9 @@ def test_infinities_and_new_scales_are_written():
 
 def test_a_wrong_pairing_has_its_own_look():
     def loop(rank):
-        return [*ONE, *([Forward()] if rank else ONE), *ONE]
+        return [*ONE, *([Forward(), Skip()] if rank else ONE), *ONE]
 
-    names = keys(simulate(loop, 2).plot())
-    assert "wrong pairing" not in names  # rank 1 counts no step that it leaves out without Skip
+    assert "wrong pairing" in keys(simulate(loop, 2).plot())
     events = [Event(0, "wrong pairing", "0", 0, 5, 0)]
     figure = ddp_timeline(events, 1, {}, "t")
     assert keys(figure) == ["wrong pairing"]

@@ -16,7 +16,8 @@ from amp_lab.course.judging import expect
 from amp_lab.course.judging.describe import bits, describe
 from amp_lab.course.judging.expect import Misconceptions, Mistake, Otherwise, Trial
 from amp_lab.course.judging.guard import Contained, Guard
-from amp_lab.course.judging.launched import Report, launch, warm_up
+from amp_lab.course.judging.launched import launch, warm_up
+from amp_lab.course.judging.staging import Report
 
 
 class Ask:
@@ -72,7 +73,7 @@ class Ask:
     def on_ranks(
         self, play: Callable[..., Any], *args: Any, ranks: int = 2, filename: str = ""
     ) -> list[Report]:
-        """Run `play(stage, *args)` in as many processes, and return what each of them tells (see `launched`).
+        """Run `play(stage, *args)` in as many processes, and return what each of them tells (see `staging`).
 
         `filename` is the file in which the learner's code stands. Raises `Contained` if their code failed on a rank:
         what failed first, for an error on one rank breaks the connections of all. `reports` is there in any case.

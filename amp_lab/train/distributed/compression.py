@@ -73,6 +73,8 @@ def compress_gradients(model: DistributedDataParallel, dtype: str = "fp16") -> N
     try:
         model.register_comm_hook(_State(model.process_group), _fp16 if dtype == "fp16" else _bf16)
     except RuntimeError as error:
+        if "only be called once" not in str(error):
+            raise
         raise RuntimeError(
             "compress_gradients: this DistributedDataParallel has a communication hook already, and takes one only: "
             "wrap the model anew to change it"

@@ -127,8 +127,8 @@ class Pulse:
         if silent:
             place = after[silent[0]]
             said = (
-                f"rank {silent[0]} ({place.process}) is silent: was it killed, or is it frozen? Its last message, at "
-                f"most a second before, came from step {place.step} ({place.doing})"
+                f"rank {silent[0]} ({place.process}) is silent: was it killed, or is it frozen? This one is in step "
+                f"{self._step()}; the last message of the other came from step {place.step} ({place.doing})"
             )
             return Blame(said, True)
         return Blame(latecomer(after), False)

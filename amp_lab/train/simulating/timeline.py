@@ -20,8 +20,8 @@ class Timeline:
 
     `scales` holds for each rank the loss scale at the start and after each `Update`; `skipped` a bool for each of its
     steps; `weights` one number for each bucket; `payload` the bytes that a rank gave to all-reduce (the most of all
-    ranks), `all_reduces` how many of them happened. `deadlock` is None if all ranks came to their end; `mispaired` lists
-    calls that met by mistake.
+    ranks), `all_reduces` how many of them happened. `deadlock` is None if all ranks came to their end; `mispaired`
+    lists calls that met by mistake.
     """
 
     events: tuple[Event, ...] = field(repr=False)

@@ -40,9 +40,9 @@ def on_ranks(function, ranks, *args):
     return [each.value for each in outcomes]
 
 
-def averaged(gradients, dtype, hook=None, **settings):
+def averaged(gradients, dtype, hook=None, width=torch.float32, **settings):
     """Return the gradients that DDP makes of these, one tensor for each parameter."""
-    model = DistributedDataParallel(Given([len(each) for each in gradients]), **settings)
+    model = DistributedDataParallel(Given([len(each) for each in gradients], width), **settings)
     if hook is not None:
         model.register_comm_hook(None, hook)
     else:
@@ -216,11 +216,9 @@ def settings(rank):
     for part, each in zip(model.module.parts, expected, strict=True):
         torch.testing.assert_close(part.grad, each, rtol=2**-10, atol=1e-6)
 
-    model = DistributedDataParallel(Given([3, 0]), bucket_cap_mb=1e-6)
-    compress_gradients(model, "fp16")
-    outputs = model([torch.ones(3), torch.ones(0)])
-    outputs.backward(torch.ones_like(outputs))
-    assert [part.grad.tolist() for part in model.module.parts] == [[1.0] * 3, []]
+    for dtype in UNIT:
+        got = averaged([torch.ones(0), torch.ones(3)], dtype, bucket_cap_mb=1e-6)
+        assert [part.tolist() for part in got] == [[], [1.0] * 3]
 
     for width in (torch.float16, torch.bfloat16, torch.float64):
         model = DistributedDataParallel(Given([3], width))
@@ -229,6 +227,13 @@ def settings(rank):
         outputs.backward(torch.ones_like(outputs))
         assert model.module.parts[0].grad.tolist() == [3.0] * 3
         assert model.module.parts[0].grad.dtype == width
+
+    # What is 16 bits wide goes as it is: in the other dtype, or under a scale, it would come back as something else.
+    narrow = {torch.float16: [1 + 2.0**-10, INF, 2.0**-23], torch.bfloat16: [1e30, 1e-30]}
+    for width, given in narrow.items():
+        for dtype in UNIT:
+            (got,) = averaged([torch.tensor(given, dtype=width)], dtype, width=width)
+            assert got.tolist() == torch.tensor(given, dtype=width).tolist(), (width, dtype)
     return len(ways)
 
 

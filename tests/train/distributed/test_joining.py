@@ -20,6 +20,7 @@ from tests.train.distributed.launches import Started, free_port, held_port, rank
 from tests.train.small_runs import DATA, INPUTS
 
 SHORT = ["--quiet", "--epochs", "1", "--timeout", "4"]
+PATIENT = ["--quiet", "--epochs", "1", "--timeout", "60"]  # where both come, however slowly
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +37,15 @@ def wrong(tmp_path_factory):
             "a wrong option": started(folder, ddp.main, (["--precision", "fp8"],), ranks(2, free_port())),
             "no GPU": started(folder, ddp.main, ([*SHORT, "--device", "cuda"],), ranks(2, free_port())),
             "another option": [
-                Started(folder, 10, other[0], ddp.main, ([*SHORT, "--lr", "0.25"],)),
-                Started(folder, 11, other[1], ddp.main, (SHORT,)),
+                Started(folder, 10, other[0], ddp.main, ([*PATIENT, "--lr", "0.25"],)),
+                Started(folder, 11, other[1], ddp.main, (PATIENT,)),
             ],
-            "other data": started(folder, programs.script_with_other, ("data", SHORT), ranks(2, free_port())),
-            "other code": started(folder, programs.script_with_other, ("code", SHORT), ranks(2, free_port())),
+            "other data": started(
+                folder, programs.script_with_other, ("data", PATIENT), ranks(2, free_port())
+            ),
+            "other code": started(
+                folder, programs.script_with_other, ("code", PATIENT), ranks(2, free_port())
+            ),
             "spawn in torchrun": started(folder, ddp.main, (["--spawn", "2"],), ranks(1, free_port())),
         }
         yield {name: [each.ended() for each in processes] for name, processes in launches.items()}

@@ -10,7 +10,7 @@ from amp_lab.train import ddp
 from amp_lab.train.checkpoint import Checkpoints
 from amp_lab.train.distributed import launching
 from tests.train.distributed import programs
-from tests.train.distributed.launches import Started, in_session
+from tests.train.distributed.launches import Started, in_session, started
 
 LONG = ["--quiet", "--epochs", "3000", "--precision", "fp16", "--every", "5"]
 
@@ -81,6 +81,20 @@ def test_their_parent_is_killed(runs):
         time.sleep(0.1)
     assert left == []
     assert "SIGINT has come" in running["orphaned"].output
+
+
+def test_a_run_goes_on_with_more_epochs(tmp_path):
+    """It says from where; and its schedule is not at its end."""
+    options = ["--quiet", "--checkpoints", str(tmp_path / "c"), "--epochs"]
+    outputs = []
+    for epochs in (1, 2):
+        (run,) = started(tmp_path, ddp.main, ([*options, str(epochs)],))
+        assert run.ended().code == 0, run.output
+        outputs.append(run.output)
+    assert [text.count("goes on from") for text in outputs] == [0, 1]
+    assert outputs[1].startswith(f"goes on from {tmp_path}/c/step-0000000045.pt\n2 epochs, 90 steps")
+    (group,) = Checkpoints(tmp_path / "c").load()["optimizer"]["param_groups"]
+    assert group["lr"] == pytest.approx(0.003 * 0.9**2)
 
 
 def test_what_children_inherit_is_not_left_behind(monkeypatch):

@@ -125,6 +125,8 @@ def test_micro_batches_are_counted_from_each_step_on():
     """Rank 0 sends once more than rank 1 in step 1: the call's name says which micro-batch has no partner."""
     timeline = simulate([[*MICRO * 2, *END, *MICRO * 2, *END], [*MICRO * 2, *END, *MICRO, *END]], **SMALL)
     assert timeline.deadlock.waits == ("all-reduce of bucket 0 of step 1, micro-batch 1", None)
+    timeline = simulate([[NoSync(*MICRO * 2), *MICRO], [Load()]], **SMALL)
+    assert timeline.deadlock.waits[0] == "all-reduce of bucket 0 of step 0, micro-batch 2"
     timeline = simulate([[*MICRO, Skip(), *MICRO * 2], [*MICRO, Skip(), *MICRO]], **SMALL)
     assert timeline.deadlock.waits[0] == "all-reduce of bucket 0 of step 1, micro-batch 1"
 

@@ -73,7 +73,7 @@ def test_scaled_gradients_come_through_fp16(gradient):
 
 
 def test_an_overflow_keeps_its_sign():
-    """-1e6 on one rank and 1e6 on the other are -∞ and ∞ in FP16: their mean is NaN. With one sign it is an infinity."""
+    """-1e6 on one rank and 1e6 on the other are -∞ and ∞ in FP16: their mean is NaN. With one sign it is infinite."""
     for gradients, sign in (((-1e6, 1e6), "0NaN"), ((1e6, 1e6), "0∞"), ((-1e6, -1e6), "0∞")):
         each = [[Forward(), Backward(gradients=gradient)] for gradient in gradients]
         events = simulate(each, buckets=1, init_scale=1.0).events
@@ -135,3 +135,18 @@ def test_the_scale_grows_and_falls():
 
     (scales,) = simulate(loop, 1, init_scale=8.0, growth_interval=2).scales
     assert scales == (8, 8, 16, 16, 8, 8, 16, 16)
+
+
+def test_unscale_looks_before_it_divides():
+    """At a tiny scale the division itself can overflow. Neither the simulator's scaler nor PyTorch's counts that."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-113)
+    scaler.scale(torch.zeros(1))  # makes the scale
+    weight.grad = torch.tensor([1e10])
+    scaler.step(optimizer)
+    scaler.update()
+    loop = [Forward(), Backward(), SetGradient(1e10), Step(), Update()]
+    timeline = simulate(loop, 1, buckets=1, init_scale=2.0**-113)
+    assert timeline.weights == ((weight.item(),),) == ((-INF,),)
+    assert timeline.scales == ((2.0**-113, scaler.get_scale()),) == ((2.0**-113,) * 2,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import types
@@ -18,7 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.utils.data import TensorDataset
 
 from amp_lab.course.judging.describe import describe, kind
-from amp_lab.course.judging.launched import Stage
+from amp_lab.course.judging.staging import Stage
 from amp_lab.course.lessons.l10.noting import Seen, note_forward, watch
 
 RANKS, EPOCHS, SAMPLES, BATCH = 2, 4, 23, 5  # an odd number of samples; EPOCHS is not the default of `train`
@@ -54,9 +53,6 @@ def play(stage: Stage, code: str, filename: str, path: str) -> None:
     seen = Seen()
     stage.seen["script"] = seen
     store = _swap_group_for_environment(stage)
-    multiprocessing.set_start_method(
-        None, force=True
-    )  # workers of a DataLoader start as they do under torchrun
     model = make_model()
     model.register_forward_hook(partial(note_forward, seen, make_data()[0]))
     with ExitStack() as stack:

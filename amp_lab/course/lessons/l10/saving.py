@@ -52,7 +52,7 @@ def judge_end(call: str, seen: Sequence[Seen]) -> None:
         if each.group_left:
             got = f"the process group of rank {rank} is still open at the end"
             raise Mistake("group-left", call=call, got=got, want="closed")
-        _judge_returned(call, each.returned, each.scales)
+        _judge_returned(f"Rank {rank} of {call}", each.returned, each.scales)
 
 
 def _judge_returned(call: str, got: Any, want: list[float]) -> None:

@@ -13,7 +13,8 @@ from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.exercise import NotHere, checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
-from amp_lab.course.judging.launched import Report, available
+from amp_lab.course.judging.launched import available
+from amp_lab.course.judging.staging import Report
 from amp_lab.course.lessons.l10.comparing import difference, hardly_moved
 from amp_lab.course.lessons.l10.noting import FixedPort, Seen
 from amp_lab.course.lessons.l10.rehearsal import BATCH, EPOCHS, RANKS, RATE, SAMPLES, make_model, play
@@ -98,9 +99,7 @@ def _judge_training(call: str, seen: Sequence[Seen]) -> None:
     for rank, each in enumerate(seen):
         if len(each.scales) != len(each.forwards):
             got = f"rank {rank} called `scaler.update()` {len(each.scales)} times"
-            raise Mistake(
-                "no-update", call=call, got=got, want=f"{len(each.forwards)} times, once in each step"
-            )
+            raise Mistake("no-update", call=call, got=got, want=f"{len(each.forwards)} times, once a step")
     place = difference(seen[0].weights, seen[1].weights, 0.0)
     if place:
         numbers = sum(each.numel() for each in seen[0].weights.values())

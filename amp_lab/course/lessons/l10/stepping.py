@@ -10,7 +10,8 @@ from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.exercise import NotHere, checker
 from amp_lab.course.judging.expect import Mistake
 from amp_lab.course.judging.guard import Contained
-from amp_lab.course.judging.launched import Report, available
+from amp_lab.course.judging.launched import available
+from amp_lab.course.judging.staging import Report
 from amp_lab.course.lessons.l10.comparing import difference, hardly_moved
 from amp_lab.course.lessons.l10.steps import SCENES, Faults, Other, Scene, Step, expected, make_model, play
 

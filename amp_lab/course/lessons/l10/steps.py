@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from amp_lab.course.judging.describe import describe, kind
-from amp_lab.course.judging.launched import Stage
+from amp_lab.course.judging.staging import Stage
 from amp_lab.course.lessons.l10.comparing import State
 from amp_lab.course.lessons.l10.talking import Talk, heard
 

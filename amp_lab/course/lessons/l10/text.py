@@ -11,7 +11,7 @@ def _seen(words: str, hint: int | None = None) -> Diagnosis:
 SCRIPT = Exercise(
     id="10.1",
     title="Complete the script",
-    minutes=14,
+    minutes=20,
     function="train",
     file="scratch/train_ddp.py",
     hints=(
@@ -50,7 +50,8 @@ SCRIPT = Exercise(
             hint=2,
         ),
         "samples-left-out": _seen(
-            "Each sample belongs to one rank in each epoch, and none to nobody.", hint=2
+            "In each epoch every sample is dealt to a rank, also those of a last batch that is not full.",
+            hint=2,
         ),
         "uneven": _seen(
             "Each rank needs as many samples as the others: with other numbers, one has a batch more, and waits for ever in its last all-reduce. A `DistributedSampler` deals some twice to fill up.",
@@ -165,7 +166,7 @@ SCRIPT = Exercise(
         "wrong-scales": Diagnosis("{call} returned {got}; the scales after the steps were {want}.", hint=2),
     },
     why=(
-        "Around the loop of one process stand five lines. The group comes from torchrun's environment, so the same file runs on one machine or on ten. The sampler deals the samples out "
+        "Around the loop of one process stand four things. The group comes from torchrun's environment, so the same file runs on one machine or on ten. The sampler deals the samples out "
         "anew in each epoch; DDP averages gradients *before* the scaler looks, so all ranks see the same infinity, skip the same step and have the same scale without a word. "
         "Rank 0 saves the plain model, which loads without DDP."
     ),
@@ -234,7 +235,7 @@ SHARD = Exercise(
 STEP = Exercise(
     id="10.3",
     title="One exchange, one decision",
-    minutes=8,
+    minutes=12,
     function="ddp_step",
     hints=(
         "Exchange only with the last micro-batch; and decide nothing on one rank alone. Whatever is infinite on one rank is infinite on all, once gradients are averaged.",
@@ -288,7 +289,7 @@ STEP = Exercise(
         ),
         "scales-differ": _seen("One rank's scaler has seen something that the other's has not.", hint=1),
         "moved": _seen(
-            "The gradients of this step are not finite on any rank, once they are averaged: the weights must stay.",
+            "The gradients of this step are not finite on any rank, once they are averaged: the weights must stay. `scaler.step` sees to that; `optimizer.step()` called directly does not.",
             hint=1,
         ),
         "no-checks": Diagnosis(
@@ -382,7 +383,7 @@ def _program(words: str) -> Diagnosis:
 DEADLOCKS = Exercise(
     id="10.5",
     title="Find the deadlocks",
-    minutes=8,
+    minutes=12,
     function="hanging_programs",
     hints=(
         "Write one line for each rank: its exchanges in their order. A backward pass of `ddp` is one, unless it is inside of `no_sync`; `barrier` and `all_reduce` are others. Where the "
@@ -432,8 +433,8 @@ DEADLOCKS = Exercise(
 LESSON = Lesson(
     slug="10_ddp_amp",
     title="DDP + AMP",
-    minutes=75,
+    minutes=110,
     difficulty="hard",
-    needs="lessons 05, 06 and 09",
+    needs="lessons 05, 06, 07 and 09",
     exercises=(SCRIPT, SHARD, STEP, PAYLOAD, DEADLOCKS),
 )
