@@ -350,7 +350,7 @@ wrapped, plain = run_ranks(states, 1)[0].value
 try:
     digit_classifier().load_state_dict(wrapped)
 except RuntimeError as error:
-    print(textwrap.fill(str(error).splitlines()[-1].strip(), 100))
+    print(textwrap.fill(str(error).splitlines()[-1].strip(), 90))
 said = digit_classifier().load_state_dict(wrapped, strict=False)
 print("strict=False, not found:", said.missing_keys)
 print("plain:", digit_classifier().load_state_dict(plain))
@@ -470,7 +470,7 @@ def launch(*command, seconds=240):
         limit = threading.Timer(seconds, process.terminate)
         limit.start()
         for line in process.stdout:
-            print(textwrap.fill(short(line), 100))
+            print(textwrap.fill(short(line), 90))
         if not limit.is_alive():
             print(f"stopped after {seconds} s: a rank waits, or the machine is busy")
         limit.cancel()
@@ -721,7 +721,7 @@ few_colours(timeline.plot())
 
 # %%
 for words in (*timeline.mispaired[:1], str(timeline.deadlock).splitlines()[0]):
-    print(textwrap.fill(str(words), 100))
+    print(textwrap.fill(str(words), 90))
 
 # %%
 assert timeline.deadlock.waits[1] is None
@@ -909,7 +909,8 @@ assert runs[0]["step"] == runs[1]["step"] == 46
 # **1. Several nodes**, that is, machines. The same script; on each of two nodes of eight GPUs, one line:
 #
 # ```
-# torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=node0:29400 \
+# torchrun --nnodes=2 --nproc-per-node=8 \
+#     --rdzv-backend=c10d --rdzv-endpoint=node0:29400 \
 #     -m amp_lab.train.ddp --precision fp16
 # ```
 #

@@ -79,7 +79,7 @@ def train(options: Options) -> int:
         train_data, dev_data = make_data(options)
         group.check_alike(options=asdict(options), data=fingerprint(train_data, dev_data))
 
-        # Each epoch deals all samples out anew; Trainer calls `set_epoch`. On dev, each counts once.
+        # Each epoch deals all samples out anew: Trainer calls `set_epoch`. On dev, once each.
         shard: DistributedSampler[Any] = DistributedSampler(
             train_data, group.size, group.rank, shuffle=True, seed=options.seed
         )
@@ -89,13 +89,14 @@ def train(options: Options) -> int:
         dev_loader = DataLoader(dev_data, 256, sampler=DevShard(dev_data), **workers)
 
         network = make_model(options).to(group.device)
-        model = DistributedDataParallel(network)  # it copies rank 0's weights, and averages gradients
+        model = DistributedDataParallel(network)  # copies rank 0's weights, averages gradients
         compress_gradients(model, options.compress)
         optimizer = torch.optim.AdamW(model.parameters(), options.lr)
-        # By epochs: with another number of ranks, they have another number of steps. And one that never
+        # By epochs: how many steps they have depends on the number of ranks. And one that never
         # ends, for a run may go on with more epochs: CosineAnnealingLR would be at 0 there.
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-        folder = Checkpoints(options.checkpoints, every=options.every) if options.checkpoints else None
+        path = options.checkpoints
+        folder = Checkpoints(path, every=options.every) if path else None
         trainer = Trainer(
             model,
             nn.CrossEntropyLoss(),

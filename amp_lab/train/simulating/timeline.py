@@ -71,8 +71,9 @@ class Timeline:
     def _headline(self) -> str:
         ranks, steps = len(self.scales), max(map(len, self.skipped))
         words = f"{_count(ranks, 'rank')}, {_count(steps, 'step')}, {1e3 * self.seconds:.4g} ms"
-        talk = f"{_count(self.all_reduces, 'all-reduce')}, {self.payload / MB:.4g} MB from each rank"
-        return f"{words}, {talk}{'' if self.deadlock is None else ': then a deadlock'}"
+        talk = f"{_count(self.all_reduces, 'all-reduce')}, {self.payload / MB:.4g} MB"
+        end = "from each rank" if self.deadlock is None else "from a rank at most: then a deadlock"
+        return f"{words}, {talk} {end}"
 
     def _row(self, rank: int) -> str:
         steps = " ".join("skipped" if skip else "done" for skip in self.skipped[rank])
