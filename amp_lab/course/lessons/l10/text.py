@@ -250,7 +250,7 @@ STEP = Exercise(
             hint=1,
         ),
         "stands-still": Diagnosis(
-            "{call} does not come to its end: {got}. Nothing is computed there, and no exchange is waited for.",
+            "{call} does not come to its end: {got}. A step needs no waiting there: nothing is computed, and nothing is exchanged.",
             hint=1,
         ),
         "died": Diagnosis(
@@ -316,7 +316,7 @@ STEP = Exercise(
             "`optimizer.step()` was called directly, with gradients that are multiplied by the scale.", hint=1
         ),
         "hardly-moves": _seen(
-            "The weights have hardly moved: gradients were divided by the scale, and not all of them had been multiplied by it. `backward()` is called on what `scaler.scale(loss)` returns; "
+            "This step has hardly moved the weights: some gradients were divided by the scale that had never been multiplied by it. `backward()` belongs to what `scaler.scale(loss)` returns; "
             "and whoever clips gradients calls `scaler.unscale_(optimizer)` first.",
             hint=1,
         ),
