@@ -19,7 +19,10 @@ TIMEOUT = 4.0  # seconds that a rank waits for the other
 
 
 class Said(NamedTuple):
-    """What one rank's watch said about a loop: the root causes, all findings, the line, the report, the exception."""
+    """What one rank's watch said about a loop: the root causes, all findings, the line, the report, the exception.
+
+    `cures` holds for each root cause what to do, in words, and as a diff.
+    """
 
     roots: list[str]
     all: list[str]
@@ -27,6 +30,7 @@ class Said(NamedTuple):
     text: str
     report: str
     error: str
+    cures: list[tuple[str, str]]
 
 
 def loops() -> list[Loop]:
@@ -60,6 +64,7 @@ def _said(rank: int, loop: Loop) -> Said:
         where.text if where else "",
         str(report),
         repr(seen.error) if seen.error else "",
+        [(each.fix.words, each.fix.diff) if each.fix else ("", "") for each in report.diagnoses],
     )
 
 

@@ -36,6 +36,8 @@ def test_both_ranks_name_this_root_cause(loop: Loop):
         assert said.line is not None
         assert said.text.strip() in loop.program
         assert not said.error
+        assert [bool(words) for words, _ in said.cures] == [True]
+        assert [diff for _, diff in said.cures] == [""]  # with one, test_report_cures.py would have to try it
 
 
 @pytest.mark.parametrize(

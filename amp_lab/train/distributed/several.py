@@ -51,14 +51,13 @@ class SeveralRanks(Ranks):
         return self._model.process_group
 
     def rows(self, values: Sequence[float]) -> list[list[float]]:
-        # A sum in which each rank has a row of its own and zeros elsewhere: every backend knows that, and it is exact.
-        table = torch.zeros(self.size, len(values), dtype=self._dtype)
-        table[self.rank] = torch.tensor(values, dtype=self._dtype)
-        table = table.to(self._device)
+        # On gloo half as long as an all-reduce of the same numbers, which goes to and fro.
+        mine = torch.tensor(values, dtype=self._dtype, device=self._device)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
         with self._answered():
-            torch.distributed.all_reduce(table, group=self._group)
-        rows: list[list[float]] = table.tolist()
-        return rows
+            torch.distributed.all_gather(rows, mine, group=self._group)
+        told: list[list[float]] = torch.stack(rows).tolist()
+        return told
 
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
