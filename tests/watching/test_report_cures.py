@@ -10,7 +10,7 @@ import torch
 from amp_lab.watching.rules import RULES
 from tests.watching import docs
 
-LOOPS = docs.all_loops()
+LOOPS = list(docs.all_loops())
 # Those of several ranks are in test_docs_ranks.py: what to do is told in words there.
 OF_RANKS = {loop.rule for loop in LOOPS if loop.is_of_ranks}
 WRONG = [
