@@ -285,3 +285,41 @@ def test_running_averages_that_a_bad_batch_has_spoilt(small):  # noqa: F811
     first, second = values(run_ranks(skip))
     assert first == (["", "", "loss", *[""] * 9], "the loss of step 2, epoch 0,")
     assert second == (first[0], "rank 0: the loss of step 2, epoch 0,")
+
+
+def test_a_parameter_that_one_rank_does_not_use(small):  # noqa: F811
+    """The other rank waits in DDP's all-reduce of that gradient; left alone, both wait until the timeout."""
+
+    class Branch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.used = nn.Sequential(*(nn.Linear(8, 8) for _ in range(2))), True
+
+        def forward(self, x):
+            return self.inner(x) if self.used else x
+
+    def train(rank, on, **options):
+        trainer = small(layers=(branch := Branch(),), wrap=False)
+        wrapped = DistributedDataParallel(trainer.model, **options)
+        trainer = Trainer(wrapped, nn.CrossEntropyLoss(), trainer.optimizer, precision="fp32", progress=False)
+
+        def leave_out(_):
+            branch.used = not (rank in on and trainer.step == 2)
+
+        trainer.callback = leave_out
+        trainer.fit(small.batches(rank, 2)[:4])
+        return trainer.step
+
+    def some_are_right(rank):
+        return train(rank, [], static_graph=True), train(rank, [1], find_unused_parameters=True)
+
+    assert values(run_ranks(some_are_right)) == [(4, 4), (4, 4)]
+    first, second = run_ranks(lambda rank: train(rank, [1]), grace=20)
+    said = (
+        "RuntimeError: rank 1 has no gradient of 1.inner.0.weight, 1.inner.0.bias, 1.inner.1.weight and 1 more after "
+        "the backward pass of step 2, and DistributedDataParallel waits for every parameter on every rank"
+    )
+    assert second.error.startswith(said)
+    assert f"RankFailed: rank 1 has left, so this one ends, too: {said}" in first.error
+    for rank, each in enumerate(run_ranks(lambda rank: train(rank, [0, 1]), grace=20)):
+        assert each.error.startswith(f"RuntimeError: rank {rank} has no gradient of 1.inner.0.weight")

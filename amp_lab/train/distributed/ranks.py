@@ -88,6 +88,13 @@ class Ranks:
         """Return a context for forward and backward of a micro-batch: gradients are averaged in the last one only."""
         return NOTHING
 
+    def check_gradients(self, step: int) -> None:
+        """Refuse to go on if DDP waits for the gradient of a parameter that the loss of this rank does not depend on.
+
+        Raises:
+            RuntimeError: with the names of the parameters.
+        """
+
     def settings(self) -> dict[str, Any]:
         """Return the settings of DDP that decide what is sent, and when."""
         return {}

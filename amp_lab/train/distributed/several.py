@@ -44,6 +44,7 @@ class SeveralRanks(Ranks):
         self.rank, self.size = self._group.rank(), self._group.size()
         self._device = _for_messages(self._group, device)
         self._dtype = torch.float64 if self._device.type in ("cpu", "cuda") else torch.float32
+        self._awaited = [] if model.find_unused_parameters or model.static_graph else _trained(model)
 
     @property
     def _group(self) -> Any:
@@ -99,6 +100,17 @@ class SeveralRanks(Ranks):
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         return NOTHING if last else self._model.no_sync()
 
+    def check_gradients(self, step: int) -> None:
+        missing = [name for name, each in self._awaited if each.grad is None and each.requires_grad]
+        if missing:
+            more = f" and {len(missing) - 3:,} more" if len(missing) > 3 else ""
+            raise RuntimeError(
+                f"rank {self.rank} has no gradient of {', '.join(missing[:3])}{more} after the backward pass of step "
+                f"{step:,}, and DistributedDataParallel waits for every parameter on every rank: let the loss depend "
+                "on all of them in each step, or wrap with DistributedDataParallel(model, "
+                "find_unused_parameters=True), which looks in every forward pass for those that are not used"
+            )
+
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self._model, name, None) for name in _SETTINGS}
 
@@ -144,6 +156,16 @@ def ddp_of(model: nn.Module) -> DistributedDataParallel | None:
     """Return the DistributedDataParallel that a model is, or that `torch.compile` was given; None if there is none."""
     inside = getattr(model, "_orig_mod", model)
     return inside if isinstance(inside, DistributedDataParallel) else None
+
+
+def _trained(model: DistributedDataParallel) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters whose gradients DDP averages, with their names."""
+    ignored = model.parameters_to_ignore
+    return [
+        (name, each)
+        for name, each in model.module.named_parameters()
+        if each.requires_grad and name not in ignored
+    ]
 
 
 def _for_messages(group: Any, device: torch.device) -> torch.device:

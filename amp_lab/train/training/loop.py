@@ -33,6 +33,7 @@ def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
     losses = [backward(trainer, *part) for part in zip(window, shares, last, strict=True)]
     if trainer.step == 0:
         check_gradients(trainer.parameters)
+    trainer.ranks.check_gradients(trainer.step)
     loss, samples = together.mean(trainer, losses, sizes)
     together.put_right(trainer.parameters, samples)
     scale = scaler.get_scale()
