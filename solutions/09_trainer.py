@@ -344,7 +344,8 @@ print(inspect.getsource(loop.clip))
 # - **`zero_grad` comes first**, so whatever the last step left behind, infinities above all, is gone.
 # - **`backward`**: only the forward pass and the loss are in the region. `trainer.autocast` was made once; for FP32 it is a
 #   context that does nothing. The part of the loss is its share of the samples: 9.1's.
-# - **`check_gradients`**, in the first step: an optimizer made of the wrong weights would train nothing, without a word.
+# - **`check_gradients`**, in the first step: an optimizer made of the wrong weights would train nothing, without a word. That of
+#   `trainer.ranks` is for several: while one rank has no gradient for a parameter, the others would wait for it.
 # - **`loss`** is a Python number: in `mean` the CPU waits for the GPU (and for other ranks), once per step. That is the price of
 #   noticing at once.
 # - **Not finite?** Before anything is written. A loss that is not finite no scale can cure. A norm that is not finite is the

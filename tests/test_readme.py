@@ -1,7 +1,10 @@
 """What the README says holds: its example runs, its tables tell of the lessons and commands that there are."""
 
+import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,20 @@ from amp_lab.course import catalog
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+# In its first life, rank 1 dies in the second epoch.
+KILLED_ONCE = """
+import os, pathlib, signal
+from torch.optim.optimizer import register_optimizer_step_post_hook
+made = []
+def die(*_):
+    made.append(1)
+    if len(made) == 30:
+        pathlib.Path("killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
+    register_optimizer_step_post_hook(die)
+"""
 
 
 def rows(heading):
@@ -61,7 +78,7 @@ def test_the_example_of_an_x_ray_shows_casts_and_explains_an_error(capsys):
 
 
 def test_the_example_of_the_watcher_finds_what_its_comment_says(capsys, tmp_path):
-    assert len(EXAMPLES) == 7
+    assert len(EXAMPLES) == 8
     script = tmp_path / "train.py"
     script.write_text(EXAMPLES[3], encoding="utf-8")
     runpy.run_path(str(script))
@@ -93,8 +110,23 @@ def test_the_example_of_the_trainer_goes_on_when_it_is_run_again(capsys, tmp_pat
     assert len(names["history"].losses) == 144
 
 
+def test_the_example_of_several_processes_ends_well_under_torchrun_though_one_is_killed(tmp_path):
+    (tmp_path / "train.py").write_text(KILLED_ONCE + EXAMPLES[6], encoding="utf-8")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    ended = subprocess.run(
+        [sys.executable, "-m", *torchrun, "train.py"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "killed").exists()
+    # One rank speaks. 1,497 samples are 24 batches of 32 on each of two ranks, in each epoch.
+    (history,) = re.findall("^History: .*", ended.stdout, re.MULTILINE)
+    assert history.startswith("History: 120 steps; after 5 epochs")
+
+
 def test_the_example_of_measuring_shows_what_autocast_halves(capsys):
-    exec(compile(EXAMPLES[6], "README.md", "exec"), {})
+    exec(compile(EXAMPLES[7], "README.md", "exec"), {})
     fp32, fp16 = capsys.readouterr().out.split("Memory of a training step in FP16")
     size = r"^ *{} +([\d.]+) MiB"
 

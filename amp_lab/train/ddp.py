@@ -8,6 +8,9 @@
     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint host1:29400 --max-restarts 3 \
         -m amp_lab.train.ddp --checkpoints /shared/run1 --every 50
 
+When a rank fails, and after Ctrl+C, torchrun ends with a traceback and a report of its own, for which it has no switch:
+what happened stands in the line above them. With --spawn, that line is all.
+
 For a model and data of your own, change `make_data` and `make_model`. It reads from top to bottom: options, data,
 model, then `train`, which each process runs.
 """
@@ -25,13 +28,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset, random_split
 
+from amp_lab.train.distributed.errors import exit_code, need_distributed, speaks_for_its_machine
+
+if not torch.distributed.is_available():  # what follows cannot be imported then
+    sys.exit(exit_code(need_distributed))
+
 from amp_lab.train.checkpoint import CheckpointError, Checkpoints
 from amp_lab.train.data import digits
 from amp_lab.train.distributed.compression import compress_gradients
-from amp_lab.train.distributed.errors import exit_code
 from amp_lab.train.distributed.fingerprint import fingerprint
 from amp_lab.train.distributed.joining import joined
-from amp_lab.train.distributed.launching import spawn, speaks_for_its_machine
+from amp_lab.train.distributed.launching import spawn
 from amp_lab.train.distributed.shards import DevShard
 from amp_lab.train.distributed.stopping import leave_signals
 from amp_lab.train.metrics import accuracy

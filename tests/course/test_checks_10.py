@@ -17,8 +17,9 @@ from amp_lab.course.judging import launched
 from amp_lab.course.judging.exercise import grade
 from amp_lab.course.judging.launched import launch
 from amp_lab.course.judging.verdict import Correct, NotAttempted, Raised, Stopped, Wrong
-from amp_lab.course.lessons.l10 import paying, steps
+from amp_lab.course.lessons.l10 import paying, scenes
 from amp_lab.course.lessons.l10.deadlocks import PROGRAMS
+from amp_lab.course.lessons.l10.stepping import how_it_ended
 from amp_lab.train.distributed.workers import Outcome, run_ranks
 from tests.course.answers import l10
 
@@ -126,10 +127,10 @@ def test_payload_is_what_ddp_hands_in(number):
 
 
 def test_right_steps_are_those_of_all_samples_at_once():
-    scene = steps.SCENES[1]
-    model = steps.make_model(scene).double()
-    for number, (weights, _) in enumerate(steps.expected(scene)):
-        pairs = [pair for rank in range(steps.RANKS) for pair in scene.window(number, rank)]
+    scene = scenes.SCENES[1]
+    model = scenes.make_model(scene).double()
+    for number, (weights, _) in enumerate(scenes.expected(scene)):
+        pairs = [pair for rank in range(scenes.RANKS) for pair in scene.window(number, rank)]
         inputs, targets = (torch.cat(each).double() for each in zip(*pairs, strict=True))
         gradients = torch.autograd.grad((model(inputs) - targets).square().mean(), list(model.parameters()))
         for each, gradient in zip(model.parameters(), gradients, strict=True):
@@ -174,6 +175,62 @@ def test_rank_whose_child_computes_is_not_idle():
     assert report.ended in ("returned", "failed"), (
         report
     )  # "failed": a slow machine has reached the guard's limit
+
+
+def come_late(stage):
+    """Let rank 0 sleep for longer than it may be quiet, while the other waits for it."""
+    stage.run(lambda: (stage.rank == 0 and time.sleep(1.5 * QUIET_S), dist.barrier()))
+
+
+def sleep_often(stage):
+    """Sleep for longer than ranks may, with a little work, and an exchange, between naps."""
+    for _ in range(12):
+        stage.run(
+            lambda: (time.sleep(QUIET_S / 3), torch.ones(300, 300) @ torch.ones(300, 300), dist.barrier())
+        )
+
+
+@pytest.mark.parametrize("play", [come_late, sleep_often])
+def test_rank_that_sleeps_and_comes_back_is_waited_for(play):
+    assert [report.words for report in launch(play, (), 2, "", QUIET_S)] == [
+        "rank 0 has gone on",
+        "rank 1 has gone on",
+    ]
+
+
+def never_come(stage):
+    """Let rank 0 sleep for ever."""
+    stage.run(lambda: (stage.rank == 0 and time.sleep(99), dist.barrier()))
+
+
+def wait_for_work(stage):
+    """Let rank 1 wait for the answer to what it has sent, which rank 0 never will."""
+    stage.run(lambda: stage.rank and dist.all_reduce(torch.ones(2), async_op=True).wait())
+
+
+def test_rank_that_sleeps_for_ever_stands_still_and_the_other_waits():
+    zero, one = launch(never_come, (), 2, "", QUIET_S)
+    assert (zero.ended, zero.talks, one.ended, one.talks) == ("waits", False, "waits", True)
+    assert how_it_ended([zero, one]) == "stands-still"
+
+
+def test_rank_that_waits_for_its_own_work_waits_for_others():
+    zero, one = launch(wait_for_work, (), 2, "", QUIET_S)
+    assert (zero.ended, one.ended, one.talks) == ("returned", "waits", True)
+    assert how_it_ended([zero, one]) == "waits"
+
+
+def test_code_that_nothing_could_stop_is_told_of_as_such(tmp_path, monkeypatch):
+    def never_end(_function, ranks, setting, *_, **__):
+        for rank in range(ranks):
+            Path(setting.folder, f"begun {rank}").touch()
+        return [Outcome(rank, "timed out", None, "", "", "", 17.0) for rank in range(ranks)]
+
+    monkeypatch.setattr("amp_lab.course.judging.ask.warm_up", lambda: None)
+    monkeypatch.setattr(launched, "run_ranks", never_end)
+    verdict = grade("10.1", write(tmp_path, l10.RIGHT))
+    assert type(verdict) is Stopped, verdict.text
+    assert "still running after 17 seconds" in verdict.text
 
 
 def test_processes_that_cannot_begin_are_no_verdict(tmp_path, monkeypatch):

@@ -94,7 +94,6 @@ def test_what_ranks_ask_each_other_goes_by_nccl(ranks):
             told.same_buffers()
             assert (buffers[0] == 0).all()
             assert told.rows([0.1 + group.rank, math.pi]) == [[0.1 + each, math.pi] for each in range(ranks)]
-            assert told.add([1.0]) == [ranks]
             assert told.any(group.rank == ranks - 1)
             state = {"weight": torch.full((3,), group.rank), "text": "ü"}
             gathered = told.gather(state)
@@ -142,6 +141,9 @@ def test_compressed_gradients_on_nccl(ranks):
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
+    # One GPU, made visible by name, may be that of one process among others: then only the roll call can tell.
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: GPUS)  # without the variable, there may be more
     for name, value in Launch(0, GPUS + 1, 0, GPUS + 1, "127.0.0.1", 1, hosted=True).environment().items():
         monkeypatch.setenv(name, value)
     with pytest.raises(LaunchError, match="each needs one of its own"), joined(5, device="cuda"):
@@ -178,7 +180,7 @@ def test_two_ranks_on_one_gpu_over_gloo():
         assert trainer.device == device
         return history.losses, [each.detach().cpu() for each in trainer.parameters]
 
-    (losses, first), (others, second) = values(run_ranks(train, 2))
+    (losses, first), (others, second) = values(run_ranks(train, 2, timeout=90))
     alone, expected = train(0, wrap=False, accumulate=2)
     assert losses == others
     assert losses == pytest.approx(alone, rel=1e-5)

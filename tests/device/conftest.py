@@ -68,5 +68,7 @@ def apple_gpu(no_gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "is_built", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "get_name", lambda: "Apple M2")
+    # torch.autocast asks in PyTorch 2.9.
+    monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *_: True)
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 2**33)
     monkeypatch.setattr(torch, "empty", empty)

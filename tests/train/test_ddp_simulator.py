@@ -1,8 +1,11 @@
 """The simulator of DDP: its rules, times and words. `test_ddp_simulator_really.py` holds it against real processes."""
 
+import itertools
 import math
 import random
+import re
 
+import numpy
 import pytest
 import torch
 
@@ -295,15 +298,27 @@ def test_a_token_without_brackets():
     [
         ((3,), TypeError, "simulate takes a program"),
         (("Forward",), TypeError, "simulate takes a program"),
-        (([],), ValueError, "0 programs"),
-        (([ONE], 2), ValueError, "1 programs for 2 ranks"),
+        (([],), ValueError, r"was given an empty list: write \[Forward\(\)"),
+        (([ONE], 2), ValueError, r"simulate\(ranks=2\) was given programs for 1: give one for each"),
+        (
+            (lambda: ONE,),
+            TypeError,
+            r"simulate calls .*<lambda> with the number of a rank: write `def program\(rank\)`",
+        ),
+        ((lambda rank, step: ONE,), TypeError, "with the number of a rank"),
         (((token for token in ONE),), ValueError, r"give the function itself, without \(\)"),
         ((lambda rank: None,), TypeError, "the program of rank 0 is None"),
         ((lambda rank: Forward(),), TypeError, "the program of rank 0 is a Forward"),
         ((ONE, 0), ValueError, "ranks"),
-        (([Forward(), [Backward()]],), TypeError, "the program of rank 0 is a Forward"),
+        (([Forward(), [Backward()]],), TypeError, r"a list stands among tokens: .* \*micro_batch"),
+        (
+            ([Forward(), Backward, Step()],),
+            TypeError,
+            r"<class .*Backward'> stands .* write Forward\(\) with",
+        ),
+        ((itertools.cycle(ONE),), ValueError, "was given a cycle, which only one rank could follow"),
         (([ONE, "Forward"],), TypeError, "the program of rank 1 is"),
-        (([ONE, ONE], 3), ValueError, "2 programs for 3 ranks: give one for each"),
+        (([ONE, ONE], 3), ValueError, r"simulate\(ranks=3\) was given programs for 2"),
     ],
 )
 def test_what_is_no_program(arguments, error, message):
@@ -321,6 +336,7 @@ def test_what_is_no_program(arguments, error, message):
         {"bucket_mb": 0},
         {"bucket_mb": 1e9},
         {"buckets": [1.0, "25"]},
+        {"buckets": [True]},
         {"bucket_mb": math.nan},
         {"latency_ms": -1},
         {"gb_per_s": 0},
@@ -336,24 +352,55 @@ def test_settings_that_make_no_sense(settings):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "message"),
     [
-        lambda: Forward(ms=-1),
-        lambda: Load(ms=math.nan),
-        lambda: Backward(ms="long"),
-        lambda: Backward(gradients="inf"),
-        lambda: Backward(gradients=[1.0, None]),
-        lambda: Forward(loss="nan"),
-        lambda: AllReduce("flag"),
-        lambda: Broadcast(1.0, source=-1),
-        lambda: SetGradient(None),
-        lambda: Clip(0),
-        lambda: NoSync([Forward()]),
+        (lambda: Forward(ms=-1), r"Forward(ms=-1): give a time in milliseconds, 0 or more"),
+        (lambda: Load(ms=math.nan), "Load(ms=nan): give a time"),
+        (lambda: Load(ms=math.inf), "Load(ms=inf): give a time"),
+        (lambda: Load(ms=True), "Load(ms=True): give a time"),
+        (lambda: Backward(ms="long"), "Backward(ms='long'): give a time"),
+        (lambda: Backward(gradients="inf"), "Backward(gradients='inf'): give a number"),
+        (lambda: Backward(gradients=[1.0, None]), "a list with one for each bucket"),
+        (lambda: Forward(loss="nan"), "Forward(loss='nan'): give a number, such as 1.0"),
+        (lambda: AllReduce("flag"), "AllReduce(value='flag'): give a number"),
+        (lambda: AllReduce(1.0, 2), "AllReduce(what=2): give words that name it"),
+        (lambda: Broadcast(1.0, source=-1), "Broadcast(source=-1): give the number of a rank, 0 or more"),
+        (lambda: Broadcast(1.0, source=0.0), "Broadcast(source=0.0): give the number of a rank"),
+        (lambda: SetGradient(None), "SetGradient(value=None): give a number"),
+        (
+            lambda: SetGradient(1.0, bucket=-1),
+            "SetGradient(bucket=-1): give the number of a bucket, 0 or more",
+        ),
+        (lambda: SetGradient(1.0, bucket=0.5), "SetGradient(bucket=0.5): give the number of a bucket"),
+        (lambda: Clip(0), "Clip(max_norm=0): give a norm above 0"),
+        (lambda: NoSync([Forward()]), "NoSync takes tokens, as in NoSync(Forward(), Backward()), not a list"),
     ],
 )
-def test_tokens_that_make_no_sense(make):
-    with pytest.raises((TypeError, ValueError), match=r"give|NoSync takes tokens"):
+def test_tokens_that_make_no_sense(make, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         make()
+
+
+def test_what_takes_no_time():
+    timeline = simulate([Load(ms=0), Forward(ms=0), Backward(ms=0), Step(ms=0), Update(ms=0)], 1)
+    assert timeline.seconds == 0
+
+
+def test_tokens_take_numpy_s_numbers():
+    given = []
+
+    def loop(rank):
+        yield Forward(ms=numpy.float32(2))
+        yield Backward(ms=numpy.int64(2), gradients=[numpy.float32(0.5)])
+        yield SetGradient(numpy.float64(0.25), bucket=numpy.int32(0))
+        yield Step()
+        given.append((yield Broadcast(numpy.float32(rank + 1), source=numpy.int64(1))))
+
+    timeline = simulate(
+        loop, numpy.int64(2), buckets=[numpy.float32(1)], latency_ms=numpy.float32(0.5), init_scale=None
+    )
+    assert timeline.weights == ((-0.25,),) * 2
+    assert given == [2.0, 2.0]
 
 
 def test_all_lists_what_there_is():

@@ -94,6 +94,17 @@ def accumulates(rank: int, watch: Any) -> None:
             optimizer.zero_grad()
 
 
+def watched_inside_of_ddp(rank: int, watch: Any) -> None:
+    """The model that was wrapped, and buffers that DDP sends."""
+    model, optimizer, scaler = parts(rank, nn.BatchNorm1d(8), nn.ReLU())
+    with watch(model.module, optimizer, scaler):
+        for number in range(STEPS):
+            step(model, optimizer, scaler, *batch())
+            if rank == 0 and number == 2:
+                with torch.no_grad():
+                    loss_of(model.module, *batch())
+
+
 def joins_twice(rank: int, watch: Any) -> None:
     """Uneven inputs, in two epochs."""
     model, optimizer, _ = parts(rank)
@@ -227,6 +238,7 @@ RIGHT: tuple[Callable[[int, Any], None], ...] = (
     plain,
     overflows_on_one_rank,
     accumulates,
+    watched_inside_of_ddp,
     joins_twice,
     saves_and_evaluates_on_rank_0,
     agrees_to_stop,
@@ -258,6 +270,23 @@ def raises(rank: int, watch: Any) -> None:
         raise ValueError("no such file: batch 2")
 
     _ends(rank, watch, fails)
+
+
+def raises_in_the_backward_pass(rank: int, watch: Any) -> None:
+    """One rank ends with an error while the others wait in the same backward pass for its gradients.
+
+    What is watched is the model inside of DDP.
+    """
+
+    def fails(gradient: torch.Tensor) -> None:
+        raise RuntimeError("no memory is left")
+
+    model, optimizer, scaler = parts(rank)
+    with watch(model.module, optimizer, scaler):
+        for number in range(STEPS):
+            if rank == 1 and number == 2:
+                next(model.parameters()).register_hook(fails)
+            step(model, optimizer, scaler, *batch())
 
 
 def dies(rank: int, watch: Any) -> None:

@@ -34,7 +34,7 @@ def report_of(rank, train, watch=amp_lab.watch):
 
 
 def both(train, timeout=TIMEOUT):
-    return run_ranks(report_of, 2, train, timeout=60.0, collective_timeout=timeout, grace=2 * timeout)
+    return run_ranks(report_of, 2, train, timeout=180.0, collective_timeout=timeout, grace=2 * timeout)
 
 
 def all_right(rank):
@@ -42,7 +42,7 @@ def all_right(rank):
 
 
 def test_right_loops_get_nothing():
-    outcomes = run_ranks(all_right, 2, timeout=60.0, collective_timeout=30.0)
+    outcomes = run_ranks(all_right, 2, timeout=180.0, collective_timeout=30.0)
     assert [each.ended for each in outcomes] == ["returned"] * 2, outcomes
     for outcome in outcomes:
         for train, (_, every, report, error, _) in zip(ranks.RIGHT, outcome.value, strict=True):
@@ -61,6 +61,14 @@ def test_an_error_on_one_rank_is_told_by_the_other():
     assert error
     assert second.value[3].startswith("ValueError")
     assert second.value[0] == ["rank-left-early"], second.value[2]
+
+
+def test_an_error_inside_of_the_backward_pass_is_told_by_the_other():
+    first, second = both(ranks.raises_in_the_backward_pass)
+    for outcome in (first, second):
+        assert outcome.value[0] == ["rank-left-early"], outcome.value[2]
+    assert "rank 1 ended in step 3 with RuntimeError: no memory is left" in first.value[2]
+    assert second.value[3] == "RuntimeError: no memory is left"
 
 
 def test_a_process_that_died_is_told():
@@ -137,7 +145,7 @@ def alone(rank):
     model = torch.nn.Linear(2, 1)
     recorder = Recorder([model], [torch.optim.SGD(model.parameters())], [], [])
     recorder.start()
-    there = recorder.ranks, recorder._attendant, torch.distributed.barrier.__module__
+    there = recorder.this_rank, recorder._attendant, torch.distributed.barrier.__module__
     recorder.stop()
     return [str(each) for each in there]
 

@@ -85,20 +85,20 @@ def is_installed(file: str) -> bool:
 
 def readable(file: str) -> str:
     """Return a file's name as a reader knows it: a notebook's cell by its number, a path from the working folder."""
-    cell = _cell(file)
+    cell = cell_name(file)
     if cell is not None:
         return cell
+    if re.search(r"[/\\]ipykernel_\d+[/\\]", file):  # of a kernel that is not this process
+        return "a notebook's cell"
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
         return file
 
 
-def _cell(file: str) -> str | None:
-    """Return "Cell In[5]" for the file that a notebook's kernel pretends to run, as IPython's own tracebacks do."""
+def cell_name(file: str) -> str | None:
+    """Return "Cell In[5]" for the file that this notebook's kernel pretends to run, as IPython's own tracebacks do."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     named = shell.compile.format_code_name(file) if shell else None
-    if named is not None:
-        return " ".join(named)
-    return "a notebook's cell" if re.search(r"[/\\]ipykernel_\d+[/\\]", file) else None
+    return None if named is None else " ".join(named)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from amp_lab.autocast.recording.operators import tensors_in, written
@@ -99,7 +99,9 @@ class StandIns:
 
 
 def _address(tensor: torch.Tensor) -> int | None:
-    """Return where a tensor's memory begins; None for one that has none of its own (sparse, empty, wrapped)."""
+    """Return where a tensor's memory begins; None for one that has none of its own (sparse, empty, wrapped, fake)."""
+    if isinstance(tensor, FakeTensor):  # flex_attention makes some for itself; PyTorch warns of asking them
+        return None
     try:
         return tensor.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):

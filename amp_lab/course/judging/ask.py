@@ -71,15 +71,17 @@ class Ask:
         return got
 
     def on_ranks(
-        self, play: Callable[..., Any], *args: Any, ranks: int = 2, filename: str = ""
+        self, play: Callable[..., Any], *args: Any, ranks: int = 2, filename: str = "", shown: bool = True
     ) -> list[Report]:
         """Run `play(stage, *args)` in as many processes, and return what each of them tells (see `staging`).
 
-        `filename` is the file in which the learner's code stands. Raises `Contained` if their code failed on a rank:
+        `filename` is the file in which the learner's code stands; what it prints is `shown`, or not. Raises `Contained` if their code failed on a rank:
         what failed first, for an error on one rank breaks the connections of all. `reports` is there in any case.
         """
         warm_up()
-        reports: list[Report] = self._guard.call(_launch_and_print, play, args, ranks, filename)
+        reports: list[Report] = self._guard.call(
+            _launch_and_print if shown else launch, play, args, ranks, filename
+        )
         self.reports = reports
         for each in reports:
             if each.ended == "broke":

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from amp_lab.course.judging.restore import put_back
+from amp_lab.course.judging.restore import default_device, put_back
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
@@ -49,6 +49,5 @@ def _keep_fp32_products() -> None:
 
 def _on_the_cpu() -> contextlib.AbstractContextManager[object]:
     """Outdo a default device, and a `with torch.device(...)` around the check. Where there is none, nothing is paid."""
-    if torch.get_default_device().type == "cpu":
-        return contextlib.nullcontext()
-    return torch.device("cpu")
+    own = default_device()
+    return contextlib.nullcontext() if own is not None and own.type == "cpu" else torch.device("cpu")

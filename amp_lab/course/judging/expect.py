@@ -145,13 +145,17 @@ def first_wrong(trials: Sequence[Trial]) -> dict[str, str]:
     return {"call": trial.call, "got": describe(trial.got), "want": describe(trial.want)}
 
 
-def whole_number(call: str, got: Any, want: int) -> int:
-    """Return `got` as an int, or raise `Mistake` if it is anything but a whole number of Python or NumPy."""
+def whole_number(call: str, got: Any, want: int | None) -> int:
+    """Return `got` as an int, or raise `Mistake` if it is anything but a whole number of Python or NumPy.
+
+    `want` is None where more than one number is right.
+    """
     if type(got) is int:
         return got
     if type(got) in NUMPY_INTEGERS:
         return int(got)
-    _refuse_number(call, got, f"a whole number (`int`), here {want}", _ON_WHOLE_NUMBERS, _WHOLE)
+    here = "" if want is None else f", here {want}"
+    _refuse_number(call, got, f"a whole number (`int`){here}", _ON_WHOLE_NUMBERS, _WHOLE)
 
 
 def number(call: str, got: Any, want: float) -> float:

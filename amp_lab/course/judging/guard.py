@@ -162,6 +162,11 @@ class Guard:
         return Contained(fault, text, theirs, message)
 
 
+def still_running(limit_s: float) -> str:
+    """Return the sentence about code that was stopped after so many seconds, no one knows where."""
+    return _SENTENCES["timeout"].format(limit=_seconds(limit_s), where="")
+
+
 def _fault(error: BaseException | None) -> str:
     match error:
         case Refused():

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from amp_lab.course.judging.guard import Contained
+from amp_lab.course.judging.guard import Contained, still_running
 from amp_lab.course.judging.staging import Alone, Report, Stage
 from amp_lab.train.distributed.workers import Outcome, run_ranks
 
@@ -54,14 +54,16 @@ def _read(folder: Path, outcome: Outcome) -> Report:
     with suppress(FileNotFoundError):
         report: Report = pickle.loads((folder / f"report {outcome.rank}").read_bytes())
         return report
-    if outcome.ended in ("timed out", "stopped"):  # in C++ code that lets no thread of Python run
-        return Report(outcome.rank, "waits")
     # What the learner's code raises is in a report: an error without one is the play's, or the new process's own.
     if outcome.ended == "raised" or not (folder / f"begun {outcome.rank}").exists():
         words = (
             "no process can be started. Was a package changed after this page was opened? Restart the kernel."
         )
         return Report(outcome.rank, "broke", error=outcome.traceback or f"{words}\n{outcome.output}")
+    if outcome.ended == "timed out":  # in C++ code that lets no thread of Python run
+        return Report(outcome.rank, "failed", fault="timeout", sentence=still_running(_WHOLE_S))
+    if outcome.ended == "stopped":
+        return Report(outcome.rank, "waits")
     return Report(outcome.rank, "died")
 
 

@@ -71,11 +71,14 @@ def _generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]
         yield np.random.get_state, np.random.set_state
 
 
-def _default_device() -> torch.device | None:
+def default_device() -> torch.device | None:
+    """Return where tensors are made that are not told where; None for a device that this machine lacks."""
     try:
         return torch.get_default_device()
-    except (AssertionError, RuntimeError):  # it was set to a device that this machine lacks
+    except (AssertionError, RuntimeError):
         return None
+    except AttributeError:  # PyTorch 2.9 does not get over `set_default_device(None)`
+        return torch.device("cpu")
 
 
 def _set_default_device(device: torch.device | None) -> None:
@@ -147,7 +150,7 @@ def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any]
 
 # How to read a setting, and how to write it back; written only if it has changed.
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
-    (_default_device, _set_default_device),
+    (default_device, _set_default_device),
     (torch.get_default_dtype, torch.set_default_dtype),
     (_autocast, _set_autocast),
     (_autocast_depth, _close_autocast),

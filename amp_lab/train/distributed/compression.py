@@ -43,7 +43,7 @@ def compress_gradients(model: DistributedDataParallel, dtype: str = "fp16") -> N
 
     An infinity or NaN on one rank is there on all afterwards, in the same place: every rank's scaler skips the step.
     No finite value below 2**127 becomes infinite. With "fp16", the other elements of a bucket that has an infinity or
-    NaN become 0.
+    NaN become 0, unless they are beyond 2**88.
 
     The hook is no part of the model's state: a copy of the model, or a pickled one, has none until it gets its own.
     Parameters that are 16 bits wide are exchanged as they are.
@@ -66,10 +66,11 @@ def compress_gradients(model: DistributedDataParallel, dtype: str = "fp16") -> N
         )
     if dtype not in (*DTYPES, "none"):
         raise ValueError(f"compress_gradients(dtype={dtype!r}): it is one of 'fp16', 'bf16' or 'none'")
-    ranks_of(model, next(model.parameters()).device).agree("dtype of compress_gradients", dtype)
+    device = next(model.parameters()).device
+    ranks_of(model, device).agree("dtype of compress_gradients", dtype)
     if dtype == "none":
         return
-    _try(dtype, model)
+    _try(dtype, model, device)
     try:
         model.register_comm_hook(_State(model.process_group), _fp16 if dtype == "fp16" else _bf16)
     except RuntimeError as error:
@@ -91,9 +92,8 @@ class _State:
         return _State, ()
 
 
-def _try(dtype: str, model: DistributedDataParallel) -> None:
+def _try(dtype: str, model: DistributedDataParallel, device: torch.device) -> None:
     """Add a number of this dtype over all ranks: the error is easier to understand than one in a backward pass."""
-    device = next(model.parameters()).device
     try:
         dist.all_reduce(torch.zeros(1, dtype=DTYPES[dtype], device=device), group=model.process_group)
     except (RuntimeError, TypeError) as error:

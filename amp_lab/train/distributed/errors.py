@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
+
+import torch
 
 from amp_lab.train.distributed.failures import RankFailed, RanksDiffer
 
 _QUIET: Final = "said_by_another_rank"
+WITHOUT_DISTRIBUTED: Final = (
+    f"this PyTorch ({torch.__version__}) was built without torch.distributed, by which processes talk to each other: "
+    "install one from pytorch.org that has it. One process can train without: Trainer(model, ...), with no "
+    "DistributedDataParallel around the model"
+)
 
 
 class LaunchError(RuntimeError):
@@ -26,6 +34,29 @@ def quiet(error: BaseException) -> None:
 def is_quiet(error: BaseException) -> bool:
     """Tell whether another rank tells it."""
     return bool(getattr(error, _QUIET, False))
+
+
+def speaks_for_its_machine(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell the one process of a machine that says what all of them there can see."""
+    return environment.get("LOCAL_RANK", "0") == "0"
+
+
+def of_this_machine(message: str) -> LaunchError:
+    """Return an error that all processes of a machine have, and one tells."""
+    error = LaunchError(message)
+    if not speaks_for_its_machine():
+        quiet(error)
+    return error
+
+
+def need_distributed() -> None:
+    """Make sure that this PyTorch has `torch.distributed`, without which nothing of several processes can be imported.
+
+    Raises:
+        LaunchError: if it was built without.
+    """
+    if not torch.distributed.is_available():
+        raise of_this_machine(WITHOUT_DISTRIBUTED)
 
 
 def exit_code(program: Callable[[], int | None], explained: tuple[type[Exception], ...] = ()) -> int:

@@ -2,37 +2,52 @@
 
 Who is left waiting gets an error of the connection, which names no reason. So a rank that leaves with an error puts a
 note into the store of its process group first, and the others, when their connection breaks, read it.
+
+That is all that a Trainer does, whoever has started it (and `lone_calls`, for calls that one rank makes alone): a step
+loses no time by it. Two others know more. In the script, a thread of `joined` writes where each rank is: when a Trainer
+has given up, `missing` reads it, and names a rank that was killed, is frozen, or late. `amp_lab.watch` looks at loops
+that know nothing of this package, and speaks while they still wait.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-from typing import Any, Final
+from typing import Any
 
-import torch
+from amp_lab.train.distributed import lone_calls
+from amp_lab.watching.recording.ranks.groups import is_about_talk
 
 
 class RankFailed(RuntimeError):
-    """Another rank has failed, and this one cannot go on without it; the message names it, and says why if it can."""
+    """Another rank has failed, and this one cannot go on without it; the message names it, and says why if it can.
+
+    Attributes:
+        known: whether the message says why.
+    """
+
+    def __init__(self, message: str, known: bool = True) -> None:
+        super().__init__(message)
+        self.known = known
 
 
 class RanksDiffer(RuntimeError):
     """Ranks do not have the same of what must be the same; raised on all of them alike."""
 
 
-# gloo's errors are plain RuntimeErrors that begin with the place in its sources: "[…/gloo/transport/tcp/pair.cc:553]".
-# The word alone may stand in anybody's message.
-_OF_GLOO: Final = re.compile(r"\[[^\]\n]*\bgloo[/\\][^\]\n]*:\d+\]")
-
-
 def is_about_others(error: BaseException) -> bool:
     """Tell an error that says that others do not answer from one that this rank has made itself."""
-    if isinstance(error, RankFailed | RanksDiffer):
-        return False
-    if isinstance(error, torch.distributed.DistError):
-        return True
-    return type(error) is RuntimeError and _OF_GLOO.match(str(error)) is not None
+    return not isinstance(error, RankFailed | RanksDiffer) and is_about_talk(error)
+
+
+def line(error: BaseException) -> str:
+    """Return an error in one line: "ValueError: no such thing"."""
+    said = first_line(error)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says; PyTorch's own go on with pages of C++."""
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 def leave_note(group: Any, rank: int, text: str) -> None:
@@ -47,25 +62,29 @@ def remove_note(group: Any, rank: int) -> None:
         _store(group).delete_key(_key(rank))
 
 
-def who_left(group: Any, rank: int, size: int) -> str:
-    """Say which rank has left and why, as far as that can be known."""
-    for other in range(size):
-        note = "" if other == rank else _note(group, other)
-        if note:
-            return f"rank {other} has left, so this one ends, too: {note}"
-    return (
+def who_left(group: Any, rank: int, size: int) -> RankFailed:
+    """Return an error that says which rank has left and why, as far as that can be known."""
+    for other, note in _notes(group, size).items():
+        if other != rank:
+            return RankFailed(f"rank {other} has left, so this one ends, too: {note}")
+    if alone := lone_calls.apart(group, size):
+        return RankFailed(f"another rank does not answer: {alone}")
+    return RankFailed(
         "another rank does not answer: it has been killed, or waits for this one at another place (every rank must "
         "make the same calls in the same order: fit, and evaluate, save and state_dict, too). Look into the output of "
-        "the others"
+        "the others",
+        known=False,
     )
 
 
-def _note(group: Any, rank: int) -> str:
+def _notes(group: Any, size: int) -> dict[int, str]:
+    found = {}
     with contextlib.suppress(Exception):
         store = _store(group)
-        if store.check([_key(rank)]):
-            return str(store.get(_key(rank)).decode(errors="replace"))
-    return ""
+        for rank in range(size):
+            if store.check([_key(rank)]):
+                found[rank] = str(store.get(_key(rank)).decode(errors="replace"))
+    return found
 
 
 def _store(group: Any) -> Any:

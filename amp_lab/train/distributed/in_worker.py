@@ -17,13 +17,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-try:
-    import cloudpickle
-except ImportError:  # joblib, which scikit-learn brings, had a copy of its own before 1.6
-    from joblib.externals import cloudpickle
+from amp_lab.train.distributed.packing import packed
+from amp_lab.train.distributed.stores import TCPStore
 
 HOST: Final = "127.0.0.1"
 
@@ -38,12 +36,6 @@ class Seat(NamedTuple):
     path: str  # where its output goes; its stack, with ".stack" behind
 
 
-def packed(value: Any) -> bytes:
-    """Return a value to be sent to another process: functions of a notebook as what they do, not by their name."""
-    sent: bytes = cloudpickle.dumps(value)
-    return sent
-
-
 def work(seat: Seat, call: bytes, results: Any) -> None:
     """Be one rank: this runs in the new process."""
     os.setsid()  # a group of its own, so that all that it starts can be killed with it
@@ -56,6 +48,8 @@ def work(seat: Seat, call: bytes, results: Any) -> None:
         try:
             function, args = pickle.loads(call)
             with _group(seat):
+                # gloo of older versions of PyTorch has said there that it is connected.
+                os.truncate(seat.path, 0)
                 value = function(seat.rank, *args)
             message: tuple[str, bytes | None, str, str] = ("returned", packed(value), "", "")
         except BaseException as error:
@@ -80,8 +74,6 @@ def end_with_the_program() -> None:
 
 @contextlib.contextmanager
 def _group(seat: Seat) -> Iterator[None]:
-    import torch
-
     torch.set_num_threads(1)
     timeout = timedelta(seconds=seat.collective_timeout)
     store = TCPStore(HOST, seat.port, is_master=False, timeout=timeout)

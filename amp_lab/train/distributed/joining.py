@@ -20,15 +20,19 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 from amp_lab.train.distributed import meeting, roll_call
-from amp_lab.train.distributed.errors import LaunchError, is_quiet, quiet
-from amp_lab.train.distributed.failures import RankFailed, is_about_others
-from amp_lab.train.distributed.launching import Launch, speaks_for_its_machine
+from amp_lab.train.distributed.errors import LaunchError, is_quiet, of_this_machine, quiet
+from amp_lab.train.distributed.failures import RankFailed, first_line, is_about_others, line
+from amp_lab.train.distributed.launching import Launch
+from amp_lab.train.distributed.missing import blame
 from amp_lab.train.distributed.pulse import Pulse
 from amp_lab.train.distributed.stopping import Stopping
+from amp_lab.train.distributed.stores import HashStore, PrefixStore
 
+_LINGER: Final = (
+    2.0  # seconds that who hosts the store stays, so that the others find it when they ask who is missing
+)
 _CLOSED: Final[list[Any]] = []  # groups, until the process ends: see `_close`
 
 
@@ -94,6 +98,7 @@ def joined(
     """
     launch = Launch.read()
     group = _opened(launch, timeout, device, timeout if join_timeout is None else join_timeout)
+    board = group.pulse.board
     try:
         with group.pulse:
             try:
@@ -101,12 +106,15 @@ def joined(
             except BaseException as error:
                 if isinstance(error, RankFailed) or is_about_others(error):
                     group.pulse.lost()
-                    raise _missing(group, error) from error
-                group.pulse.last_words(error)
-                if not is_quiet(error) and not group.pulse.says_first(error):
+                    told = _missing(group, error)
+                    if launch and launch.rank == 0 and not launch.hosted:
+                        board.wait_for_others(_LINGER)
+                    raise told from error
+                board.last_words(group.pulse.step, line(error))
+                if not is_quiet(error) and not board.says_first(line(error)):
                     quiet(error)
                 raise
-            group.pulse.last_words(None)
+            board.last_words(group.pulse.step, "it had nothing more to do")
     except BaseException:
         _close(failed=True)
         raise
@@ -115,13 +123,18 @@ def joined(
 
 def _missing(group: Group, error: BaseException) -> RankFailed:
     """Return an error that names the rank that is missing, if that can be known."""
-    said, sure = group.pulse.blame()
-    group.pulse.left()
-    if not said:
-        return RankFailed(str(error))
-    # The error itself may know more than a guess.
-    own = "" if sure else f" ({str(error.__cause__ or error).strip().splitlines()[0]})"
-    return RankFailed(f"rank {group.rank}: {said}{own}")
+    board = group.pulse.board
+    said, sure = blame(board, group.pulse.step)
+    if not said or (not sure and isinstance(error, RankFailed) and error.known):
+        told = RankFailed(str(error))
+    else:
+        # The error itself may know more than a guess.
+        own = "" if sure else f" ({first_line(error.__cause__ or error)})"
+        told = RankFailed(f"rank {group.rank}: {said}{own}")
+    if not board.says_first(str(told)):
+        quiet(told)
+    board.leave()
+    return told
 
 
 def _opened(launch: Launch | None, timeout: float, device: str, join_timeout: float) -> Group:
@@ -170,7 +183,7 @@ def _gpu_number(launch: Launch | None, gpus: int) -> int:
     """Return which GPU is that of this process."""
     here, instead = socket.gethostname(), 'compute on the CPU (device="cpu", --device cpu)'
     if not gpus:
-        raise _here(f"{here} has no GPU that this PyTorch can use: {instead}")
+        raise of_this_machine(f"{here} has no GPU that this PyTorch can use: {instead}")
     if launch is None:
         return 0
     if gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -197,22 +210,13 @@ def _gpu(device: torch.device) -> str:
 
 def _backend(device: torch.device) -> str:
     backend = "nccl" if device.type == "cuda" else "gloo"
-    built = dist.is_available() and getattr(dist, f"is_{backend}_available")()
-    if not built:
+    if not getattr(dist, f"is_{backend}_available")():
         other = ', or compute on the CPU (device="cpu", --device cpu)' if backend == "nccl" else ""
-        raise _here(
+        raise of_this_machine(
             f"this PyTorch ({torch.__version__}) was built without {backend}, which ranks on {device.type} need: "
             f"install one from pytorch.org that has it{other}"
         )
     return backend
-
-
-def _here(message: str) -> LaunchError:
-    """Return an error that all processes of a machine have, and one tells."""
-    error = LaunchError(message)
-    if not speaks_for_its_machine():
-        quiet(error)
-    return error
 
 
 def _close(failed: bool = False) -> None:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 from amp_lab.train.distributed.errors import LaunchError
+from amp_lab.train.distributed.stores import TCPStore
 
 _NEEDED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _HOW: Final = (
@@ -91,11 +91,6 @@ class Launch:
             "MASTER_PORT": str(self.port),
             "TORCHELASTIC_USE_AGENT_STORE": str(self.hosted),
         }
-
-
-def speaks_for_its_machine(environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell the one process of a machine that says what all of them there can see."""
-    return environment.get("LOCAL_RANK", "0") == "0"
 
 
 def spawn(program: Callable[..., int | None], ranks: int, *args: Any) -> int:

@@ -27,10 +27,16 @@ _SENT: Final = {
     "allreduce_coalesced_": 0,
     "reduce_": 0,
     "broadcast_": 0,
+    "send": 0,
+    "gather_": 1,
+    "scatter_": 1,
     "allgather_": 1,
     "_allgather_base_": 1,
+    "allgather_coalesced_": 1,
+    "allgather_into_tensor_coalesced_": 1,
     "reduce_scatter_": 1,
     "_reduce_scatter_base_": 1,
+    "reduce_scatter_tensor_coalesced_": 1,
     "alltoall_": 1,
     "alltoall_base_": 1,
 }
@@ -38,11 +44,11 @@ _SENT: Final = {
 
 @dataclass
 class Payload:
-    """What this rank gave to all-reduce for gradients.
+    """What this rank gave to collectives for gradients.
 
     Attributes:
         bytes: of all buffers together.
-        calls: how many collectives there were: one for each of DDP's buckets, and those of a hook.
+        calls: how many collectives there were: one for each of DDP's buckets, or those that a hook makes instead.
     """
 
     bytes: int = 0
@@ -86,7 +92,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._payload = payload
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.removeprefix("c10d::")
+        name = func.overloadpacket.__name__
         if func.namespace == "c10d" and name in _SENT and _in_backward():
             self._payload.calls += 1
             self._payload.bytes += sum(each.nbytes for each in _tensors(args[_SENT[name]]))

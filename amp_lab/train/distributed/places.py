@@ -22,6 +22,10 @@ _DOING: Final = {
 }
 SAVING: Final = _DOING["save"]
 _TRAINER: Final = f"{os.sep}amp_lab{os.sep}train{os.sep}"
+_METHODS: Final = f"{_TRAINER}trainer.py"
+_ASKING: Final = tuple(
+    f"{_TRAINER}distributed{os.sep}{name}.py" for name in ("places", "lone_calls", "several", "ranks")
+)
 _TORCH: Final = f"{os.sep}torch{os.sep}"
 # Where Python is while a process waits for others: in a collective, or in a backward pass, which averages gradients.
 _WAITING: Final = tuple(
@@ -35,6 +39,7 @@ _WAITING: Final = tuple(
         "training/together",
         "training/loop",
         "training/nonfinite",
+        "training/spoilt",
         "training/evaluation",
     )
 )
@@ -90,6 +95,21 @@ def latecomer(places: dict[int, Place]) -> str:
         return ""
     listed = ", ".join(f"rank {rank} in step {place.step} ({place.doing})" for rank, place in places.items())
     return f"the others wait, too, at another place: {listed}. Every rank must make the same calls in the same order"
+
+
+def call_of_the_trainer() -> tuple[str, str]:
+    """Return what of a Trainer this thread has called last, such as "save", and from which line.
+
+    Where no Trainer is, it is what has asked the other ranks.
+    """
+    frames = [each for each in _stack(sys._getframe(1)) if not _is_of_others(each.f_code.co_filename)]
+    files = [each.f_code.co_filename for each in frames]
+    own = [number for number, file in enumerate(files) if file.endswith(_METHODS)]
+    asked = [number for number, file in enumerate(files) if not file.endswith(_ASKING)]
+    last = (own or asked or [0])[0]
+    while last + 1 in own:
+        last += 1
+    return frames[last].f_code.co_name, _at(frames[last + 1]) if last + 1 < len(frames) else ""
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

@@ -2,7 +2,7 @@
 
     ranks = ranks_of(model, device)           # of amp_lab.train.distributed.several
     ranks.rank, ranks.size, ranks.first       # 0, 1, True where the process is alone
-    total, = ranks.add([0.5])                 # the sum over all of them
+    ranks.rows([0.5])                         # what each of them has: [[0.5]] where the process is alone
 
 Alone, every question has its answer at once, and nothing is sent. Together, all ranks must ask the same questions in
 the same order: what one of them asks alone, nobody answers.
@@ -41,10 +41,6 @@ class Ranks:
     def rows(self, values: Sequence[float]) -> list[list[float]]:
         """Return the values of every rank, in order of ranks, as FP64 numbers (FP32 where a device has no FP64)."""
         return [[float(value) for value in values]]
-
-    def add(self, values: Sequence[float]) -> list[float]:
-        """Return the sums over all ranks, the same in every bit on each."""
-        return [sum(column) for column in zip(*self.rows(values), strict=True)]
 
     def any(self, flag: bool) -> bool:
         """Tell whether a flag is up on any rank."""

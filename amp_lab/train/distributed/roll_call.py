@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.distributed import Store  # type: ignore[attr-defined]
 
 from amp_lab.train.distributed.errors import LaunchError, quiet
+from amp_lab.train.distributed.failures import first_line
+from amp_lab.train.distributed.stores import Store
 
 _POLL: Final = 0.02  # seconds from one look to the next
 _LINGER: Final = 2.0  # seconds that rank 0 stays, so that the others can read what it has said
@@ -140,7 +141,7 @@ def _answer(store: Store, key: str, timeout: float, rank: int) -> str:
         return str(store.get(key).decode())
     except RuntimeError as error:  # no answer in time, or nobody who could answer
         raise LaunchError(
-            f"rank {rank}: rank 0 has not come, or has ended: look into its output. ({_line(error)})"
+            f"rank {rank}: rank 0 has not come, or has ended: look into its output. ({first_line(error)})"
         ) from None
 
 
@@ -179,7 +180,3 @@ def _absent(missing: Iterable[int], size: int, timeout: float) -> str:
         f"after {timeout:.0f} s, {ranks} {shown} of {size} {have} not come. Each machine must start its own processes, "
         "with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE: look into the output of those that are missing"
     )
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

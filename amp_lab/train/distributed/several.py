@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from amp_lab.train.distributed import failures
+from amp_lab.train.distributed import failures, lone_calls
 from amp_lab.train.distributed.failures import RankFailed, RanksDiffer
 from amp_lab.train.distributed.ranks import NOTHING, Ranks, T
 
@@ -61,29 +61,47 @@ class SeveralRanks(Ranks):
         return told
 
     def gather(self, value: T) -> list[T]:
-        values: list[Any] = [None] * self.size
-        with self._answered(), self._on_device():
-            torch.distributed.all_gather_object(values, value, group=self._group)
-        return values
+        return self._gathered(self._noted(), value)
 
     def share(self, value: T) -> T:
-        box = [value]
-        source = torch.distributed.get_global_rank(self._group, 0)
-        with self._answered(), self._on_device():
-            torch.distributed.broadcast_object_list(box, source, group=self._group)
-        return box[0]
+        self._noted()
+        return self._shared(value)
 
     def each(self, function: Callable[[], T]) -> list[T]:
+        call = self._noted()  # before: the others may be waiting while it runs
         value, error = _tried(function)
-        answers: list[Any] = self.gather((value, _line(error)))
+        answers: list[Any] = self._gathered(call, (value, _said(error)))
         _raise_alike(error, [said for _, said in answers])
         return [answer for answer, _ in answers]
 
     def first_does(self, function: Callable[[], T]) -> T:
+        self._noted()
         value, error = _tried(function) if self.first else (None, None)
-        answer: Any = self.share((value, _line(error)))
+        answer: Any = self._shared((value, _said(error)))
         _raise_alike(error, [answer[1]])
         return answer[0]  # type: ignore[no-any-return]
+
+    def _gathered(self, call: str, value: T) -> list[T]:
+        told: list[Any] = [None] * self.size
+        with self._answered(), self._waiting(), self._on_device():
+            torch.distributed.all_gather_object(told, (call, value), group=self._group)
+        calls, values = zip(*told, strict=True)
+        if len(set(calls)) > 1:
+            raise RanksDiffer(lone_calls.differ(calls))
+        return list(values)
+
+    def _shared(self, value: T) -> T:
+        box = [value]
+        source = torch.distributed.get_global_rank(self._group, 0)
+        with self._answered(), self._waiting(), self._on_device():
+            torch.distributed.broadcast_object_list(box, source, group=self._group)
+        return box[0]
+
+    def _noted(self) -> str:
+        return lone_calls.note(self._group, self.rank)
+
+    def _waiting(self) -> contextlib.AbstractContextManager[Any]:
+        return lone_calls.waiting(self._group, self.rank, self.size)
 
     @contextlib.contextmanager
     def _answered(self) -> Iterator[None]:
@@ -120,8 +138,9 @@ class SeveralRanks(Ranks):
 
     def same_buffers(self) -> None:
         if self._model.broadcast_buffers:
+            self._noted()
             source = torch.distributed.get_global_rank(self._group, 0)
-            with self._answered():
+            with self._answered(), self._waiting():
                 for buffer in self._model.module.buffers():
                     held = buffer.detach()
                     sent = held.contiguous()  # NCCL takes nothing else
@@ -145,11 +164,11 @@ class SeveralRanks(Ranks):
 
     def leaving(self, error: BaseException) -> None:
         if not isinstance(error, RankFailed | RanksDiffer):
-            failures.leave_note(self._group, self.rank, _line(error))
+            failures.leave_note(self._group, self.rank, failures.line(error))
 
     def explain(self, error: BaseException) -> None:
         if failures.is_about_others(error):
-            raise RankFailed(failures.who_left(self._group, self.rank, self.size)) from error
+            raise failures.who_left(self._group, self.rank, self.size) from error
 
 
 def ddp_of(model: nn.Module) -> DistributedDataParallel | None:
@@ -194,5 +213,5 @@ def _raise_alike(error: Exception | None, said: Sequence[str]) -> None:
             raise RankFailed(f"rank {rank} cannot go on, so this one ends, too: {line}")
 
 
-def _line(error: BaseException | None) -> str:
-    return "" if error is None else f"{type(error).__name__}: {error}".strip(": \n").splitlines()[0]
+def _said(error: BaseException | None) -> str:
+    return "" if error is None else failures.line(error)

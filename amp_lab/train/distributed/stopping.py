@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from amp_lab.train.distributed.missing import Listener
 from amp_lab.train.distributed.places import SAVING
 from amp_lab.train.distributed.pulse import Pulse
 
@@ -28,7 +29,6 @@ def leave_signals(worker: int) -> None:
 
     A terminal sends Ctrl+C to all processes. The one that reads from the worker decides what to do, and ends it.
     """
-    signal.set_wakeup_fd(-1)  # where the process that it was forked from listens
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_IGN)
 
@@ -42,7 +42,7 @@ class Stopping:
 
     Args:
         stop: called with the reason, "SIGTERM" in words.
-        pulse: knows how far this rank is, and who is gone.
+        pulse: knows how far this rank is, and has the board on which the others write.
 
     Attributes:
         signal: the one that came; None if none has.
@@ -101,14 +101,15 @@ class Stopping:
             return  # the block is over
         number, first = came[0], time.monotonic()
         step, moved, alone, again = self._pulse.step, first, math.inf, math.inf
+        others = Listener(self._pulse.board)
         while not self._end.wait(_LOOK):
             now = time.monotonic()
             if self._pulse.step != step or self._pulse.place.doing.startswith(SAVING):
                 step, moved = self._pulse.step, now
-            alone = min(alone, now) if self._pulse.gone() else math.inf
-            if now - first > _ONE and select.select([self._ours], [], [], 0)[0] and self._ours.recv(1):
+            alone = min(alone, now) if others.misses() else math.inf
+            if select.select([self._ours], [], [], 0)[0] and self._ours.recv(64) and now - first > _ONE:
                 again = min(again, now)
-            stuck = number == signal.SIGTERM and self._pulse.size > 1 and now - moved > _GRACE
+            stuck = number == signal.SIGTERM and self._pulse.board.size > 1 and now - moved > _GRACE
             # Somewhat later: a rank that can end by itself does so, and says more. A long save is waited for.
             if stuck or now - min(max(alone, moved), again) > _LATER:
                 os._exit(128 + number)

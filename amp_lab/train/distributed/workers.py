@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
 from amp_lab.train.arguments import as_size
-from amp_lab.train.distributed.in_worker import HOST, Seat, packed
+from amp_lab.train.distributed.in_worker import HOST, Seat
 from amp_lab.train.distributed.one_worker import Outcome, Worker
+from amp_lab.train.distributed.packing import packed
+from amp_lab.train.distributed.stores import TCPStore
 
 __all__ = ["Outcome", "run_ranks"]
 

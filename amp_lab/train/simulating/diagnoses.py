@@ -9,7 +9,8 @@ from amp_lab.train.simulating.calls import Call
 
 _HANG = (
     "In real life the job stands still until the process group's timeout (30 minutes for gloo, 10 for NCCL, unless you "
-    "set it), and then raises an error that names neither the line nor the decision that led there"
+    "set it), with gloo at most until the process of an ended rank is gone. The error that comes then names neither "
+    "the line nor the decision that led there"
 )
 _MISMATCH = (
     "In real life the order alone says which calls belong together. gloo waits until the timeout, or ends the process "
@@ -58,7 +59,10 @@ class Deadlock:
 
 @dataclass(frozen=True)
 class Mispairing:
-    """Calls of which each rank meant another, and that met: same kind, same size. No error tells of it."""
+    """Calls that met though ranks meant different ones: same kind, same size, so no error tells of it.
+
+    `means` says of every rank what it meant; `start` is when they met, in milliseconds.
+    """
 
     means: tuple[str, ...]
     start: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from amp_lab.train.arguments import as_size, kind_of
@@ -35,16 +35,19 @@ def read(programs: Program | Iterable[Program], ranks: int | None) -> list[Runni
         return [_started(programs, rank) for rank in range(size or 2)]
     if isinstance(programs, str | bytes) or not isinstance(programs, Iterable):
         raise TypeError(f"simulate takes a program, {_EXAMPLE}; this is {kind_of(programs)}")
-    if isinstance(programs, Generator):
+    if isinstance(programs, Iterator):
         raise ValueError(
-            "simulate was given a generator, which only one rank could follow: give the function itself, without ()"
+            f"simulate was given {kind_of(programs)}, which only one rank could follow: give the function itself, "
+            "without (), or a list"
         )
     given: list[Any] = list(programs)
-    if given and all(isinstance(each, Token) for each in given):
-        return [_started(given, rank) for rank in range(size or 2)]
-    if not given or (size is not None and len(given) != size):
+    if any(isinstance(each, Token) for each in given):
+        return [_started(_all_tokens(given), rank) for rank in range(size or 2)]
+    if not given:
+        raise ValueError(f"simulate was given an empty list: write {_EXAMPLE}")
+    if size not in (None, len(given)):
         raise ValueError(
-            f"simulate was given {len(given)} programs for {size or 'its'} ranks: give one for each"
+            f"simulate(ranks={size}) was given programs for {len(given)}: give one for each, or leave `ranks` out"
         )
     running = [_started(program, rank) for rank, program in enumerate(given)]
     if len(set(map(id, running))) < len(running):
@@ -65,8 +68,28 @@ def next_token(program: Running, given: Any) -> Any:
     return program.send(given if inner is None else None)
 
 
+def _called(program: Callable[[int], Any], rank: int) -> Any:
+    try:
+        inspect.signature(program).bind(rank)
+    except (TypeError, ValueError):
+        name = getattr(program, "__qualname__", program)
+        raise TypeError(
+            f"simulate calls {name} with the number of a rank: write `def program(rank)`"
+        ) from None
+    return program(rank)
+
+
+def _all_tokens(given: list[Any]) -> list[Token]:
+    if strangers := [each for each in given if not isinstance(each, Token)]:
+        raise TypeError(
+            f"simulate: {kind_of(strangers[0])} stands among tokens: write Forward() with its (), and *micro_batch for "
+            "what is in a list of its own"
+        )
+    return given
+
+
 def _started(program: Any, rank: int) -> Running:
-    tokens = program(rank) if callable(program) else program
+    tokens = _called(program, rank) if callable(program) else program
     if isinstance(tokens, Generator):
         if inspect.getgeneratorstate(tokens) != inspect.GEN_CREATED:
             raise ValueError(f"the program of rank {rank} has been followed before: call its function again")

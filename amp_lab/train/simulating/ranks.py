@@ -26,7 +26,6 @@ class Rank:
         self.number, self.replica, self.calls, self.buckets = number, replica, calls, buckets
         self.now = 0.0  # in milliseconds
         self.step = 0
-        self.ended = False
         self.events: list[Event] = []
         self.scales = [replica.scale]
         self.skipped: list[bool] = []
@@ -37,15 +36,10 @@ class Rank:
         self._waits_for: Sequence[Call] = ()
         self._doing = self._follow(program)
 
-    def go(self) -> bool:
-        """Go on if what the rank waits for has happened; return whether it went on."""
-        if self.ended or any(call.end is None for call in self._waits_for):
-            return False
-        try:
-            self._waits_for = next(self._doing)
-        except StopIteration:
-            self.ended = True
-        return True
+    def go(self) -> None:
+        """Go on if what the rank waits for has happened."""
+        if all(call.end is not None for call in self._waits_for):
+            self._waits_for = next(self._doing, ())  # after its end there is nothing to wait for
 
     def _follow(self, program: Running) -> _Waiting:
         given = None
@@ -99,7 +93,7 @@ class Rank:
         replica, ms = self.replica, getattr(token, "ms", 0.0)
         match token:
             case tokens.SetGradient():
-                if not 0 <= token.bucket < len(self.buckets):
+                if token.bucket >= len(self.buckets):
                     raise ProgramError(f"{token}: the buckets are 0 to {len(self.buckets) - 1}")
                 replica.gradients[token.bucket] = token.value
             case tokens.Unscale():

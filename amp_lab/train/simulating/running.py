@@ -14,6 +14,7 @@ from amp_lab.train.simulating.programs import Program, read
 from amp_lab.train.simulating.ranks import Rank
 from amp_lab.train.simulating.replicas import Replica, not_finite
 from amp_lab.train.simulating.timeline import Timeline
+from amp_lab.train.simulating.tokens import is_number
 from amp_lab.train.simulating.wire import Compression, Wire
 
 
@@ -42,15 +43,16 @@ def simulate(
 
     It is a model. A rank does one thing after the other, and its all-reduces run beside its backward; one collective is
     under way at a time, and it takes what the ring algorithm takes. The optimizer is plain SGD with learning rate 1.
-    Left out are what DDP does besides: its very first backward sends one bucket with everything, and the buffers of a
-    model, such as BatchNorm's, are broadcast in each forward.
+    Left out is what DDP does besides: its very first backward sends one bucket with everything, later ones begin with a
+    small bucket of 1 MB unless you set `bucket_cap_mb`, and each forward broadcasts the buffers of a model, such as
+    BatchNorm's.
 
     Args:
         programs: what a rank does: a list of tokens, or a function of the rank that returns or yields tokens. One for
             all ranks, or a list with one for each. What a token gives comes back from its `yield`.
         ranks: how many; None: one for each program, or 2 if there is one for all.
         buckets: how many buckets the gradients fill, numbered from the last layer on; or the megabytes of each.
-        bucket_mb: megabytes of FP32 gradients in each, as DDP's `bucket_cap_mb`.
+        bucket_mb: megabytes (10^6 bytes) of FP32 gradients in each. DDP's `bucket_cap_mb` counts 2^20 bytes as one.
         latency_ms: what a collective takes however small it is, in milliseconds.
         gb_per_s: bytes per second from one rank to the next, in units of 10^9.
         compress: "fp16" or "bf16": PyTorch's communication hook of that name sends the buckets so. It only casts, so
@@ -73,8 +75,9 @@ def simulate(
     ]
     moving = True
     while moving:
-        went = [rank.go() for rank in group]
-        moving = calls.pair() or any(went)
+        for rank in group:
+            rank.go()
+        moving = calls.pair()
     return _timeline(group, calls)
 
 
@@ -84,8 +87,8 @@ def _sizes(buckets: Any, mb: Any) -> list[float]:
         raise ValueError(
             f"simulate(buckets={buckets!r}): give a number of buckets, or a list with their megabytes"
         )
-    if bad := [size for size in sizes if not isinstance(size, int | float) or not 0 < size < 1e9]:
-        raise ValueError(f"a bucket of {bad[0]!r} MB: give a size above 0, such as 25.0")
+    if bad := [size for size in sizes if not is_number(size) or not 0 < size < 1e9]:
+        raise ValueError(f"simulate: a bucket of {bad[0]!r} MB: give a size above 0, such as 25.0")
     return [float(size) for size in sizes]
 
 

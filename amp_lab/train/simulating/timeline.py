@@ -55,7 +55,8 @@ class Timeline:
 
     def plot(self, title: str | None = None) -> Figure:
         """Draw it: two rows for each rank, what it did itself and what its network did meanwhile."""
-        halted = {} if self.deadlock is None else self._halted(self.deadlock)
+        stuck = self.deadlock
+        halted = {} if stuck is None else dict(enumerate(zip(stuck.since, stuck.waits, strict=True)))
         return ddp_timeline(self.events, len(self.scales), halted, title or self._headline)
 
     def __str__(self) -> str:
@@ -70,23 +71,21 @@ class Timeline:
     @property
     def _headline(self) -> str:
         ranks, steps = len(self.scales), max(map(len, self.skipped))
-        words = f"{_count(ranks, 'rank')}, {_count(steps, 'step')}, {1e3 * self.seconds:.4g} ms"
-        talk = f"{_count(self.all_reduces, 'all-reduce')}, {self.payload / MB:.4g} MB"
-        end = "from each rank" if self.deadlock is None else "from a rank at most: then a deadlock"
-        return f"{words}, {talk} {end}"
+        words = f"{_count(ranks, 'rank')}, {_count(steps, 'step')}, {_number(1e3 * self.seconds)} ms"
+        words += f", {_count(self.all_reduces, 'all-reduce')}"
+        if self.deadlock is None:
+            return f"{words}, {_size(self.payload)} from each rank"
+        return f"{words}, up to {_size(self.payload)} each, then a deadlock"
 
     def _row(self, rank: int) -> str:
         steps = " ".join("skipped" if skip else "done" for skip in self.skipped[rank])
         scales = " → ".join(map(shown, _changes(self.scales[rank])))
-        waited = f"waited {1e3 * self.waited[rank]:.4g} ms"
+        waited = f"waited {_number(1e3 * self.waited[rank])} ms"
         return f"rank {rank}: steps {steps or 'none'}; loss scale {scales}; {waited}"
 
     def _total(self, rank: int, kind: str) -> float:
         mine = (event for event in self.events if event.rank == rank and event.kind == kind)
         return sum(event.end - event.start for event in mine) / 1e3
-
-    def _halted(self, deadlock: Deadlock) -> dict[int, tuple[float, str | None]]:
-        return dict(enumerate(zip(deadlock.since, deadlock.waits, strict=True)))
 
 
 def _changes(scales: Sequence[float]) -> list[float]:
@@ -102,3 +101,11 @@ def _first_of(mispaired: Sequence[Mispairing]) -> list[str]:
 
 def _count(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def _size(size: int) -> str:
+    return f"{_number(size / MB)} MB" if size >= MB / 100 else _count(size, "byte")
+
+
+def _number(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:,.4g}"

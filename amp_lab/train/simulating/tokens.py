@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Final, TypeGuard
 
 from amp_lab.train.arguments import is_whole, kind_of
 
 
+def is_number(value: Any) -> TypeGuard[float]:
+    """Tell numbers, NumPy's too, from everything else; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _are_numbers(value: Any) -> bool:
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    return all(map(is_number, value if several else [value]))
+
+
+# What the fields of tokens may hold, by their names.
+_FIELDS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "ms": (lambda it: is_number(it) and 0 <= it < math.inf, "a time in milliseconds, 0 or more"),
+    "loss": (is_number, "a number, such as 1.0 or math.inf"),
+    "value": (is_number, "a number, such as 1.0 or math.inf"),
+    "gradients": (_are_numbers, "a number, such as 1.0 or math.inf, or a list with one for each bucket"),
+    "max_norm": (lambda it: is_number(it) and it > 0, "a norm above 0"),
+    "bucket": (lambda it: is_whole(it) and it >= 0, "the number of a bucket, 0 or more"),
+    "source": (lambda it: is_whole(it) and it >= 0, "the number of a rank, 0 or more"),
+    "what": (lambda it: isinstance(it, str), "words that name it"),
+}
+
+
 class Token:
-    """One call of a training loop."""
+    """One call of a training loop.
+
+    Raises:
+        ValueError: if it is made with what makes no sense, such as a negative time.
+    """
 
     def __post_init__(self) -> None:
-        ms = getattr(self, "ms", 0.0)
-        if not _is_number(ms) or not 0 <= ms < math.inf:
-            raise ValueError(f"{type(self).__name__}(ms={ms!r}): give a time in milliseconds, 0 or more")
+        for name, value in vars(self).items():
+            allowed, advice = _FIELDS[name]
+            if not allowed(value):
+                raise ValueError(f"{type(self).__name__}({name}={value!r}): give {advice}")
 
 
 @dataclass(frozen=True)
@@ -38,10 +66,6 @@ class Forward(Token):
     ms: float = 5.0
     loss: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _number(self, "loss", self.loss)
-
 
 @dataclass(frozen=True)
 class Backward(Token):
@@ -52,12 +76,6 @@ class Backward(Token):
 
     ms: float = 10.0
     gradients: float | Sequence[float] = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        several = isinstance(self.gradients, Sequence) and not isinstance(self.gradients, str)
-        for each in self.gradients if several else [self.gradients]:  # type: ignore[union-attr]
-            _number(self, "gradients", each)
 
 
 class NoSync(Token):
@@ -82,9 +100,6 @@ class SetGradient(Token):
     value: float
     bucket: int = 0
 
-    def __post_init__(self) -> None:
-        _number(self, "value", self.value)
-
 
 @dataclass(frozen=True)
 class Unscale(Token):
@@ -95,15 +110,10 @@ class Unscale(Token):
 
 @dataclass(frozen=True)
 class Clip(Token):
-    """`clip_grad_norm_`; the program gets the norm before."""
+    """`clip_grad_norm_` of the gradients as they are, scaled or not; the program gets their norm before."""
 
     max_norm: float = 1.0
     ms: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not _is_number(self.max_norm) or not self.max_norm > 0:
-            raise ValueError(f"Clip(max_norm={self.max_norm!r}): give a norm above 0")
 
 
 @dataclass(frozen=True)
@@ -134,9 +144,6 @@ class AllReduce(Token):
     value: float = 0.0
     what: str = "a number"
 
-    def __post_init__(self) -> None:
-        _number(self, "value", self.value)
-
 
 @dataclass(frozen=True)
 class Broadcast(Token):
@@ -146,11 +153,6 @@ class Broadcast(Token):
     source: int = 0
     what: str = "a number"
 
-    def __post_init__(self) -> None:
-        _number(self, "value", self.value)
-        if not is_whole(self.source) or self.source < 0:
-            raise ValueError(f"Broadcast(source={self.source!r}): give the number of a rank, 0 or more")
-
 
 @dataclass(frozen=True)
 class Barrier(Token):
@@ -159,7 +161,10 @@ class Barrier(Token):
 
 @dataclass(frozen=True)
 class Evaluate(Token):
-    """Run the model on dev batches, without gradients. Nothing in it talks to other ranks."""
+    """Run `model.module` on dev batches, without gradients. Nothing in it talks to other ranks.
+
+    (DDP's own forward would broadcast the buffers of a model that has some, such as BatchNorm's.)
+    """
 
     ms: float = 5.0
 
@@ -169,12 +174,3 @@ class Save(Token):
     """Write a checkpoint. Nothing in it talks to other ranks."""
 
     ms: float = 5.0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _number(token: Token, name: str, value: Any) -> None:
-    if not _is_number(value):
-        raise TypeError(f"{type(token).__name__}({name}={value!r}): give a number, such as 1.0 or math.inf")

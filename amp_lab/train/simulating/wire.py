@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
+
+from amp_lab.train.simulating.tokens import is_number
 
 MB: Final = 10**6
 Compression = Literal["none", "fp16", "bf16"]
@@ -29,9 +31,9 @@ class Wire:
     compress: Compression = "none"
 
     def __post_init__(self) -> None:
-        if not _number(self.latency_ms) or self.latency_ms < 0:
+        if not is_number(self.latency_ms) or not 0 <= self.latency_ms < math.inf:
             raise ValueError(f"latency_ms={self.latency_ms!r}: give milliseconds, 0 or more")
-        if not _number(self.gb_per_s) or self.gb_per_s <= 0:
+        if not is_number(self.gb_per_s) or not 0 < self.gb_per_s < math.inf:
             raise ValueError(f"gb_per_s={self.gb_per_s!r}: give a bandwidth above 0, such as 10.0")
         if self.compress not in DTYPES:
             raise ValueError(f"compress={self.compress!r}: give one of {', '.join(map(repr, DTYPES))}")
@@ -39,7 +41,8 @@ class Wire:
     def ms(self, size: int, ranks: int) -> float:
         """Return how long an all-reduce of `size` bytes takes by the ring algorithm, in milliseconds.
 
-        Each rank sends each of its n parts n - 1 times to be added up, and n - 1 times to be handed round.
+        The bytes are cut into n parts, for n ranks. In n - 1 rounds each rank sends one part to the next, which adds
+        its own to it; in n - 1 more, the sums go round.
         """
         if ranks == 1:
             return 0.0
@@ -53,7 +56,3 @@ class Wire:
         """Return the mean of one gradient over the ranks, as DDP makes it: each is divided, then all are added."""
         sent = torch.tensor(values, dtype=torch.float32).to(DTYPES[self.compress])
         return float((sent / len(values)).sum().float())
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

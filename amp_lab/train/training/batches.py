@@ -82,7 +82,7 @@ def forward(model: nn.Module, loss_fn: Callable[..., Any] | None, batch: Any) ->
     elif isinstance(batch, Mapping):
         outputs, target = model(**batch), batch
     else:
-        raise _no_batch(batch, loss_fn)
+        raise _no_batch(batch)
     loss = own_loss(outputs) if loss_fn is None else loss_fn(outputs, target)
     return Forward(outputs, target, checked(loss))
 
@@ -124,7 +124,7 @@ def in_fp32(outputs: Any) -> Any:
     return type(outputs)(map(in_fp32, outputs)) if isinstance(outputs, list | tuple) else outputs
 
 
-def _no_batch(batch: Any, loss_fn: Any) -> Exception:
+def _no_batch(batch: Any) -> Exception:
     if isinstance(batch, list | tuple):
         return ValueError(f"a batch has {len(batch)} parts; it needs the inputs and, at the end, the target")
     if isinstance(batch, torch.Tensor):

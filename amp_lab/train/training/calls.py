@@ -5,25 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from amp_lab.train.arguments import is_whole, kind_of
 from amp_lab.train.saving.positions import length
+from amp_lab.watching.recording.random_numbers import has_dropout
 
 if TYPE_CHECKING:
     from amp_lab.train.trainer import Trainer
-
-_DROPOUTS: Final = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
 
 
 def check_loader(name: str, loader: Any, epochs: int, may_be_empty: bool = False) -> None:
@@ -63,7 +54,7 @@ def check_fit(epochs: Any, resume: Any, checkpoints: Any) -> None:
 
 def warn_of_same_masks(trainer: Trainer) -> None:
     """Warn where all ranks would leave out the same units: the usual result of one `torch.manual_seed` for all."""
-    drops = any(isinstance(part, _DROPOUTS) and part.p > 0 for part in trainer.model.modules())
+    drops = has_dropout(trainer.model)
     states = trainer.ranks.gather((torch.initial_seed(), torch.get_rng_state().tolist()) if drops else None)
     if drops and len(states) > 1 and all(state == states[0] for state in states) and trainer.ranks.first:
         warnings.warn(

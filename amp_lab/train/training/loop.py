@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
-    """Make one step of the mean loss over all samples of a window, the list of its micro-batches.
+    """Make one step of the mean loss over all samples of a window.
 
-    Of several ranks, each has a window of its own, and the mean is over the samples of all of them.
+    A window is the list of its micro-batches. Of several ranks, each has a window of
+    its own, and the mean is over the samples of all of them.
     """
     optimizer, scaler, together = trainer.optimizer, trainer.scaler, trainer.together
     sizes = [samples_in(batch) for batch in window]
@@ -30,7 +31,8 @@ def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
     optimizer.zero_grad(set_to_none=True)
     shares = [size / whole for size in sizes]
     last = [False] * (len(window) - 1) + [True]
-    losses = [backward(trainer, *part) for part in zip(window, shares, last, strict=True)]
+    parts = zip(window, shares, last, strict=True)
+    losses = [backward(trainer, *part) for part in parts]
     if trainer.step == 0:
         check_gradients(trainer.parameters)
     trainer.ranks.check_gradients(trainer.step)
@@ -41,7 +43,7 @@ def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
     norm = None if lost else clip(trainer)
     record = StepRecord(trainer.epoch, trainer.step, loss, lr, scale, norm, "", samples)
 
-    # No scale cures such a loss; and without a scaler, nobody else looks at the gradients.
+    # No scale cures such a loss; and without a scaler, nobody else looks at gradients.
     if lost or (norm is not None and not (math.isfinite(norm) or scaler.is_enabled())):
         return refused(trainer, window, losses, record)
 
@@ -56,20 +58,21 @@ def train_step(trainer: Trainer, window: Sequence[Any]) -> StepRecord:
 def backward(trainer: Trainer, batch: Any, share: float, last: bool) -> torch.Tensor:
     """Add a micro-batch's part to the gradients; return its loss.
 
-    `share`: of the window's samples. `last`: of the window, where DDP averages over the ranks, once.
+    `share`: of the window's samples. `last`: of the window, where DDP averages over the
+    ranks, once.
     """
     batch = to_device(batch, trainer.device)
     with trainer.ranks.accumulating(last):
         with trainer.autocast:
             loss = forward(trainer.model, trainer.loss_fn, batch).loss
-        # A mean over few samples counts less: so a last window that is not full is right, too.
+        # A mean over few samples counts less: so a window that is not full is right.
         part = loss if share == 1 else loss * share
         trainer.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 
 
 def clip(trainer: Trainer) -> float | None:
-    """Unscale and clip the gradients; return their norm before. None if there is no clipping."""
+    """Unscale and clip the gradients; return their norm before. None: no clipping."""
     if trainer.clip_norm is None:
         return None
     trainer.scaler.unscale_(trainer.optimizer)

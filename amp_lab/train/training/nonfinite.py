@@ -14,6 +14,7 @@ from amp_lab.train.training.alike import check_weights
 from amp_lab.train.training.batches import to_device
 from amp_lab.train.training.errors import NonFiniteLoss
 from amp_lab.train.training.history import StepRecord
+from amp_lab.train.training.spoilt import spoilt_anywhere, spoilt_buffer, spoilt_weight
 from amp_lab.watching.overflow import OverflowReport, find_overflow
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 POLICIES: Final = ("raise", "skip", "stop")
 # The smallest number above 0 that FP16 has; `amp_lab.watch` ends a run there, too.
 _SMALLEST: Final = 2.0**-24
-_AVERAGES: Final = ("running_mean", "running_var")  # of BatchNorm: what a forward pass writes
-_BACK: Final = "Go back to a checkpoint from before"
 
 
 def refused(
@@ -114,11 +113,11 @@ def _diagnosed(
     where = f" (micro-batch {bad + 1} of {len(window)})" if len(window) > 1 else ""
     sentences = [f"{what}{where}; the optimizer has not stepped."]
     report = None
-    if harmed := _spoilt_weight(trainer):
+    if harmed := spoilt_weight(trainer):
         sentences.append(harmed)
     else:
         # A running average that is spoilt has no part in a forward pass of training: look for the cause all the same.
-        harmed = _spoilt_buffer(trainer)
+        harmed = spoilt_buffer(trainer)
         report = _report(trainer, batch)
         sentences += [] if report is None else [_said(trainer, report)]
         sentences += [harmed] if harmed else []
@@ -161,48 +160,3 @@ def _report(trainer: Trainer, batch: Any) -> OverflowReport | None:
         )
     except Exception:
         return None
-
-
-def spoilt_anywhere(trainer: Trainer) -> str:
-    """The same, of all ranks: they have the weights, and before its next step DDP gives them the buffers, of rank 0."""
-    trainer.ranks.same_buffers()
-    return trainer.together.first_said(spoilt(trainer))
-
-
-def spoilt(trainer: Trainer) -> str:
-    """Say which weight or running average is not finite, and how that can be; "" if all are finite."""
-    return _spoilt_weight(trainer) or _spoilt_buffer(trainer)
-
-
-def _spoilt_weight(trainer: Trainer) -> str:
-    for name, weight in trainer.model.named_parameters():
-        if weight.requires_grad and not _all_finite(weight):
-            return f"The weight {name!r} is not finite: {_who_spoilt(trainer)}"
-    return ""
-
-
-def _spoilt_buffer(trainer: Trainer) -> str:
-    """Other buffers may hold infinities from the start, such as the mask of an attention; but nobody means a NaN."""
-    for name, buffer in trainer.model.named_buffers():
-        if buffer.isnan().any() or (name.endswith(_AVERAGES) and not _all_finite(buffer)):
-            who = "the forward pass of this batch, or of one before, spoilt it"
-            return f"The buffer {name!r} is not finite: {who}. {_BACK}."
-    return ""
-
-
-def _who_spoilt(trainer: Trainer) -> str:
-    """Name the last step: usually the very next loss is NaN. (A weight may not have been in use since.)"""
-    if not trainer.step:
-        return "it was so before the first step. Make the model anew."
-    cause = f"step {trainer.step - 1:,}, or one before it, spoilt it"
-    if trainer.clip_norm is not None or trainer.scaler.is_enabled():
-        return f"{cause}, though the gradients were finite: is the learning rate too large? {_BACK}."
-    return (
-        f"{cause}: its loss was finite, but its gradients were not, and without clip_norm nobody looked at them (or "
-        f"the learning rate is far too large). {_BACK}, with Trainer(..., clip_norm=math.inf), which looks at the "
-        "gradients before each step."
-    )
-
-
-def _all_finite(tensor: torch.Tensor) -> bool:
-    return bool(tensor.detach().isfinite().all())

@@ -1,7 +1,7 @@
 """What the ranks of a run tell each other: one message of five numbers in each step, and more where it begins and ends.
 
 A step has no other meeting than this one and DDP's own. Nobody may find out alone that a loss is NaN, or that somebody
-wants to stop, and act on it: the others would wait for him in the next all-reduce.
+wants to stop, and act on it: the others would wait for that rank in the next all-reduce.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Together:
     def whole(self, samples: int) -> int:
         """Return how many samples a window has on one rank, the same number on all: what shares are shares of.
 
-        DDP takes the mean over ranks as if all windows were alike; nearly all are. Where they are not, `mean` puts it
-        right. The ranks agree on the number in the first step; the largest window that has come counts.
+        DDP takes the mean over ranks as if all windows were alike; nearly all are. Where they are not, `put_right`
+        corrects it. The ranks agree on the number in the first step; the largest window that has come counts.
         """
         if self._ranks.size == 1:
             return samples
@@ -71,19 +71,18 @@ class Together:
         Raises:
             RanksDiffer: if the last step has left them with other loss scales, or learning rates.
         """
+        loss, samples = _mean(torch.stack(losses).tolist(), sizes), sum(sizes)
         if self._ranks.size == 1:
-            return _mean(losses, sizes), sum(sizes)
-        values: list[float] = torch.stack(losses).tolist()
-        part = sum(value * size for value, size in zip(values, sizes, strict=True))
+            return loss, samples
         scale, lr = trainer.scaler.get_scale(), float(trainer.optimizer.param_groups[0]["lr"])
         wants_to_stop = trainer.asked_to_stop is not None
-        rows = self._ranks.rows([part, sum(sizes), scale, lr, wants_to_stop])
-        parts, samples, scales, lrs, stops = zip(*rows, strict=True)
+        rows = self._ranks.rows([loss, samples, scale, lr, wants_to_stop])
+        means, counts, scales, lrs, stops = zip(*rows, strict=True)
         _check_alike("the loss scale", scales, trainer.step, _SKIPPED)
         _check_alike("the learning rate", lrs, trainer.step, _MOVED)
         self.stopping = any(stops)
-        self._came = int(max(samples))
-        return sum(parts) / sum(samples), int(sum(samples))
+        self._came = int(max(counts))
+        return _mean(means, counts), int(sum(counts))
 
     def put_right(self, parameters: Iterable[torch.Tensor], samples: int) -> None:
         """Correct gradients whose shares were not shares of all the samples that came, and shares from now on."""
@@ -132,11 +131,11 @@ class Together:
         """
         source = iter(batches)
         while window := list(itertools.islice(source, size)):
-            self._check_left(batches, 1)
+            self._check_left(batches, True)
             yield window
-        self._check_left(batches, 0)
+        self._check_left(batches, False)
 
-    def _check_left(self, batches: Batches, some: int) -> None:
+    def _check_left(self, batches: Batches, some: bool) -> None:
         """Make sure that all ranks are about to make a step, or none. Of loaders with a length, all know that."""
         if self._ranks.size == 1:
             return
@@ -163,8 +162,7 @@ def _check_alike(what: str, values: Sequence[float], step: int, why: str) -> Non
         raise RanksDiffer(f"{what} is {listed} at step {step:,}: {why}")
 
 
-def _mean(losses: list[torch.Tensor], sizes: Sequence[int]) -> float:
-    if len(losses) == 1:
-        return losses[0].item()
-    values: list[float] = torch.stack(losses).tolist()
-    return sum(value * size for value, size in zip(values, sizes, strict=True)) / sum(sizes)
+def _mean(values: Sequence[float], samples: Sequence[float]) -> float:
+    """Return the mean over all samples, of values that are means over so many of them; one alone comes out as it is."""
+    whole = sum(samples)
+    return sum(value * (each / whole) for value, each in zip(values, samples, strict=True))

@@ -9,7 +9,16 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
+from torch import nn
 
+_DROPOUTS: Final = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 # NumPy's Mersenne Twister in memory: 624 words of 4 bytes, and which of them comes next.
 _BYTES: Final = 625 * 4
 
@@ -80,7 +89,12 @@ def gpus() -> list[int]:
     return list(range(torch.cuda.device_count()))
 
 
-def generators_of(models: Iterable[torch.nn.Module]) -> list[torch.Generator]:
+def generators_of(models: Iterable[nn.Module]) -> list[torch.Generator]:
     """Return the generators that modules have as attributes, each once."""
     held = [each for model in models for part in model.modules() for each in vars(part).values()]
     return list({id(each): each for each in held if isinstance(each, torch.Generator)}.values())
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Return whether a model has layers that leave out units at random."""
+    return any(isinstance(each, _DROPOUTS) and each.p > 0 for each in model.modules())

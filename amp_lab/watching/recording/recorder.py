@@ -22,6 +22,7 @@ from amp_lab.watching.recording.events import Event, Gradients, Raised, Schedule
 from amp_lab.watching.recording.history import History
 from amp_lab.watching.recording.host import CloserLooks
 from amp_lab.watching.recording.noting import all_of
+from amp_lab.watching.recording.ranks.seen import RanksSeen
 from amp_lab.watching.recording.replaying import Replaying
 from amp_lab.watching.recording.run import ModelFacts, Run
 from amp_lab.watching.recording.scaled import ScaledLosses
@@ -31,7 +32,7 @@ from amp_lab.watching.underflow.sample import Samples
 
 if TYPE_CHECKING:
     from amp_lab.watching.recording.ranks.attendant import Attendant
-    from amp_lab.watching.recording.ranks.ranks import Ranks
+    from amp_lab.watching.recording.ranks.this_rank import ThisRank
 
 __all__ = ["After", "Noting", "Recorder", "nothing_after"]
 
@@ -73,7 +74,7 @@ class Recorder(Watched, Calls):
         self._looks = CloserLooks(self)
         self.look = self._looks.tell
         self._attendant: Attendant | None = None
-        self.ranks: Ranks | None = None  # where several processes train together
+        self.this_rank: ThisRank | None = None  # where several processes train together
 
     def start(self) -> None:
         """Put everything on."""
@@ -99,7 +100,7 @@ class Recorder(Watched, Calls):
             from amp_lab.watching.recording.ranks.attendant import Attendant
 
             self._attendant = Attendant(self)
-            self.ranks = self._attendant.ranks
+            self.this_rank = self._attendant.this_rank
         self._attendant.start()
 
     def stop(self, is_over: bool = True) -> None:
@@ -217,8 +218,8 @@ class Recorder(Watched, Calls):
 
     def skip(self, skipped: float | bool | torch.Tensor) -> None:
         """An optimizer was left out by the scaler, or may have been: then a tensor will tell."""
-        if self.ranks is not None:
-            self.ranks.skipped(self.steps.now, skipped)
+        if self.this_rank is not None:
+            self.this_rank.stepped(self.steps.now, skipped)
         if isinstance(skipped, torch.Tensor):
             self.history.may_have_skipped(self.steps.now, skipped)
         elif skipped:
@@ -304,7 +305,7 @@ class Recorder(Watched, Calls):
                 counts=dict(self.history.counts),
                 notes=tuple(self.notes),
                 underflow=tuple(self.samples),
-                ranks=ranks,
+                ranks=ranks or RanksSeen(),
             )
 
 

@@ -86,7 +86,7 @@ class Run:
     counts: dict[str, int] = field(default_factory=dict)  # of every event, kept or not, by its class's name
     notes: Sequence[str] = ()  # what could not be watched
     underflow: Sequence[Sample] = ()  # of gradients that FP16 rounded
-    ranks: RanksSeen | None = None  # what all processes told that train together; None for one alone
+    ranks: RanksSeen = field(default_factory=RanksSeen)  # what all processes told that train together
 
     def of(self, *kinds: type[E]) -> Iterator[E]:
         """Yield the events of these kinds."""

@@ -23,13 +23,17 @@ from amp_lab.watching.words import counted, read, steps_in_words
 Seen = dict[str, Any]  # the numbers of one call
 
 
+def notices(run: Run, what: str) -> list[Noticed]:
+    """Return the notices of one kind."""
+    return [event for event in run.of(Noticed) if event.what == what]
+
+
 def noticed(run: Run, what: str) -> Iterator[tuple[Noticed, list[Seen]]]:
     """Yield the notices of one kind, each with the numbers of its calls."""
-    for event in run.of(Noticed):
-        if event.what == what:
-            seen = event.values.get("seen")
-            if isinstance(seen, list) and seen:
-                yield event, seen
+    for event in notices(run, what):
+        seen = event.values.get("seen")
+        if isinstance(seen, list) and seen:
+            yield event, seen
 
 
 def where_it_shows(run: Run, what: str, shows: Callable[[Noticed, Seen], bool]) -> list[tuple[Noticed, Seen]]:

@@ -1,6 +1,7 @@
 """Answers to the exercises of lesson 10."""
 
 import contextlib
+import os
 import random
 import time
 
@@ -230,7 +231,13 @@ def adam():
 
 @script.wrong("other-optimizer")
 def decays():
-    return changed(("lr=0.1", "lr=0.1, weight_decay=1e-2"))
+    return changed(("lr=0.1", "lr=0.1, weight_decay=1e-4"))
+
+
+@script.wrong("wrong-weights")
+def decays_in_the_loss():
+    decay = "            loss = loss + 1e-3 * sum(each.square().sum() for each in model.parameters())\n"
+    return changed((BACKWARD, decay + BACKWARD))
 
 
 @script.wrong("divides-by-ranks")
@@ -623,6 +630,319 @@ def returns_the_last():
     return changed(("return scales\n", "return scales[-1]\n"))
 
 
+# As people have it from tutorials and other repositories.
+
+
+@script.right
+def a_trainer():
+    return (
+        RIGHT.partition("def train(")[0]
+        + """
+class Trainer:
+    def __init__(self, model, loader, optimizer, device, path):
+        self.rank, self.device, self.path = int(os.environ["RANK"]), device, path
+        self.loader, self.optimizer = loader, optimizer
+        self.scaler, self.history = torch.amp.GradScaler(device.type), []
+        self.model = DistributedDataParallel(model.to(device))
+
+    def run_batch(self, source, targets):
+        self.optimizer.zero_grad()
+        with torch.autocast(device_type=self.device.type, dtype=torch.float16):
+            loss = nn.functional.cross_entropy(self.model(source), targets)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.history.append(self.scaler.get_scale())
+
+    def run_epoch(self, epoch):
+        size = len(next(iter(self.loader))[0])
+        print(f"[{self.rank}] epoch {epoch}, batches of {size}, {len(self.loader)} steps")
+        self.loader.sampler.set_epoch(epoch)
+        for source, targets in self.loader:
+            self.run_batch(source.to(self.device), targets.to(self.device))
+
+    def run(self, epochs):
+        for epoch in range(epochs):
+            self.run_epoch(epoch)
+            if self.rank == 0:
+                torch.save(self.model.module.state_dict(), self.path)
+
+
+def train(model, dataset, device, path, epochs=3, batch_size=32):
+    dist.init_process_group(backend="nccl" if device.type == "cuda" else "gloo")
+    loader = DataLoader(dataset, batch_size=batch_size, shuffle=False, sampler=DistributedSampler(dataset))
+    trainer = Trainer(model, loader, torch.optim.SGD(model.parameters(), lr=0.1), device, path)
+    trainer.run(epochs)
+    dist.destroy_process_group()
+    return trainer.history
+"""
+    )
+
+
+@script.right
+def an_endless_stream():
+    return (
+        RIGHT.partition("def train(")[0]
+        + """
+def stream_of(loader):
+    epoch = 0
+    while True:
+        loader.sampler.set_epoch(epoch)
+        yield from loader
+        epoch += 1
+
+
+def train(model, dataset, device, path, epochs=3, batch_size=32):
+    dist.init_process_group("gloo")
+    master = dist.get_rank() == 0
+    torch.manual_seed(1337 + dist.get_rank())
+    loader = DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))
+    batches, scaler, scales = stream_of(loader), torch.amp.GradScaler(device.type), []
+    region = torch.amp.autocast(device_type=device.type, dtype=torch.float16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = DistributedDataParallel(model.to(device))
+    raw, (x, y) = model.module, next(batches)
+    while len(scales) < epochs * len(loader):
+        model.require_backward_grad_sync = True
+        with region:
+            loss = nn.functional.cross_entropy(model(x), y)
+        x, y = next(batches)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        scales.append(scaler.get_scale())
+    if master:
+        torch.save(raw.state_dict(), path)
+    dist.destroy_process_group()
+    return scales
+"""
+    )
+
+
+@script.right
+def reduces_and_broadcasts():
+    return changed(
+        UNWRAPPED,
+        (
+            BACKWARD,
+            BACKWARD + "            for each in model.parameters():\n"
+            "                dist.reduce(each.grad, dst=0)\n"
+            "                each.grad /= dist.get_world_size()\n"
+            "                dist.broadcast(each.grad, src=0)\n",
+        ),
+    )
+
+
+@script.right
+def keeps_the_state_of_each_rank():
+    return changed(
+        (
+            SAVE,
+            SAVE + "    state = {'random': torch.get_rng_state(), 'scaler': scaler.state_dict()}\n"
+            "    torch.save(state, f'{path}.rank{dist.get_rank()}')\n",
+        )
+    )
+
+
+@script.right
+def three_barriers_an_epoch():
+    return changed(
+        (
+            "        sampler.set_epoch(epoch)\n",
+            "        dist.barrier()\n        sampler.set_epoch(epoch)\n" + 2 * "        dist.barrier()\n",
+        )
+    )
+
+
+@script.right
+def rank_0_fetches_the_data():
+    return changed(
+        (
+            GROUP,
+            GROUP + "    if dist.get_rank() == 0:\n        __import__('time').sleep(5)\n    dist.barrier()\n",
+        )
+    )
+
+
+def in_a_region(lines):
+    """Return the right script with `lines` of its loop inside of one region of autocast."""
+    inner = lines.replace("            with torch.autocast(device.type, torch.float16):\n", "").replace(
+        "                ", "            "
+    )
+    depth = len(lines) - len(lines.lstrip())
+    inner = "".join(f"    {line}\n" for line in inner.splitlines())
+    return changed((lines, f"{' ' * depth}with torch.autocast(device.type, torch.float16):\n{inner}"))
+
+
+LOOP = RIGHT[RIGHT.index("    for epoch") : RIGHT.index("    if dist")]
+
+
+LEAVES = "            if not torch.isfinite(loss):\n                "
+
+
+@script.right
+def stops_at_a_nan():
+    return changed((BACKWARD, LEAVES + "raise RuntimeError(f'the loss is {loss}')\n" + BACKWARD))
+
+
+@script.right
+def agrees_on_a_nan():
+    return changed(
+        (
+            BACKWARD,
+            "            bad = (~loss.isfinite()).float()\n            dist.all_reduce(bad)\n"
+            "            if bad:\n                del outputs, loss\n                continue\n" + BACKWARD,
+        )
+    )
+
+
+@script.wrong("one-rank-decides")
+def leaves_a_nan_out():
+    return changed((BACKWARD, LEAVES + "continue\n" + BACKWARD))
+
+
+@script.wrong("one-rank-decides")
+def steps_where_its_loss_is_finite():
+    return changed((STEP, "            if torch.isfinite(loss):\n    " + STEP))
+
+
+@script.wrong("one-rank-decides")
+def steps_and_updates_where_its_loss_is_finite():
+    update = "            scaler.update()\n"
+    return changed((STEP + update, f"            if torch.isfinite(loss):\n    {STEP}    {update}"))
+
+
+@script.wrong("one-rank-decides")
+def ends_at_a_nan():
+    return changed((BACKWARD, LEAVES + "return scales\n" + BACKWARD))
+
+
+@script.wrong("stale-casts")
+def a_region_for_all():
+    return in_a_region(LOOP)
+
+
+@script.wrong("stale-casts")
+def a_region_for_an_epoch():
+    return in_a_region(LOOP[LOOP.index("        for inputs") :])
+
+
+@script.wrong("unscales-twice")
+def unscales_after_the_step():
+    return changed((STEP, STEP + "            scaler.unscale_(optimizer)\n"))
+
+
+@script.wrong("no-step")
+def updates_twice():
+    return changed(("            scaler.update()\n", "            scaler.update()\n" * 2))
+
+
+@script.wrong("no-update")
+def a_step_for_two_batches():
+    return changed(
+        ("for inputs, targets in loader", "for number, (inputs, targets) in enumerate(loader)"),
+        (STEP, "            if number % 2 == 0:\n                continue\n" + STEP),
+    )
+
+
+@script.wrong("other-rate")
+def rate_of_the_head():
+    groups = "[{'params': model[0].parameters()}, {'params': model[2].parameters(), 'lr': 0.01}]"
+    return changed(("ddp.parameters(), lr", f"{groups}, lr"))
+
+
+@script.wrong("other-optimizer")
+def trains_the_head():
+    return changed(("ddp.parameters()", "model[2].parameters()"))
+
+
+@script.wrong("other-optimizer")
+def an_optimizer_for_each_layer():
+    return changed(
+        (
+            "ddp.parameters(), lr=0.1)",
+            "model[0].parameters(), lr=0.1)\n    head = torch.optim.SGD(model[2].parameters(), lr=0.1)",
+        ),
+        ("            optimizer.zero_grad()\n", "            ddp.zero_grad()\n"),
+        (STEP, STEP + "            scaler.step(head)\n"),
+    )
+
+
+@script.wrong("other-parameters")
+def shards_the_parameters():
+    wrapped = "ddp = DistributedDataParallel(model.to(device))"
+    return changed(
+        (wrapped, "from torch.distributed.fsdp import fully_shard\n    ddp = fully_shard(model.to(device))")
+    )
+
+
+@script.wrong("averaged-late")
+def averages_the_weights():
+    return changed(
+        UNWRAPPED,
+        (
+            STEP,
+            STEP + "            for each in model.parameters():\n"
+            "                dist.all_reduce(each.data)\n"
+            "                each.data /= dist.get_world_size()\n",
+        ),
+    )
+
+
+@script.wrong("other-scales")
+def begins_at_one():
+    return changed(("GradScaler(device.type)", "GradScaler(device.type, init_scale=1.0)"))
+
+
+@script.wrong("other-scales")
+def grows_after_each_step():
+    return changed(("GradScaler(device.type)", "GradScaler(device.type, growth_interval=1)"))
+
+
+@script.wrong("other-epochs")
+def one_epoch_more():
+    return changed(("range(epochs)", "range(epochs + 1)"))
+
+
+@script.wrong("other-group")
+def a_group_of_one():
+    return changed((GROUP, "    dist.init_process_group('gloo', rank=0, world_size=1)\n"))
+
+
+@script.wrong("never-meets")
+def all_are_rank_0():
+    return changed((GROUP, "    dist.init_process_group('gloo', rank=0, world_size=2)\n"))
+
+
+@script.wrong("other-inputs")
+def divides_by_the_largest():
+    return changed(("ddp(inputs.to(device))", "ddp(inputs.to(device) / inputs.max())"))
+
+
+@script.wrong("wrong-type")
+def yields_the_scales():
+    return changed(
+        ("scales.append(scaler.get_scale())", "yield scaler.get_scale()"), ("    return scales\n", "")
+    )
+
+
+@script.wrong("all-save")
+def each_has_a_file():
+    return changed((SAVE, "    torch.save(ddp.state_dict(), f'{path}.{dist.get_rank()}')\n" + SAVE))
+
+
+@script.wrong("never-clears")
+def adds_up_the_losses():
+    return changed(
+        ("    for epoch in", "    total = 0\n    for epoch in"),
+        (
+            BACKWARD,
+            "            total = total + loss\n            scaler.scale(total).backward(retain_graph=True)\n",
+        ),
+    )
+
+
 # 10.2 Shard and reshuffle
 
 
@@ -771,12 +1091,17 @@ def a_tensor(samples, rank, ranks, epoch, seed=0):
     return torch.tensor(every_so_many(samples, rank, ranks, epoch, seed))
 
 
+@shards.wrong("wrong-type")
+def a_list_of_tensors(samples, rank, ranks, epoch, seed=0):
+    return list(torch.tensor(every_so_many(samples, rank, ranks, epoch, seed)))
+
+
 @shards.wrong("returned-none")
 def no_return(samples, rank, ranks, epoch, seed=0):
     every_so_many(samples, rank, ranks, epoch, seed)
 
 
-@shards.wrong("uneven")
+@shards.wrong("fills-up-once")
 def fills_up_once(samples, rank, ranks, epoch, seed=0):
     order = order_of(samples, epoch, seed)
     return (order + order[: -samples % ranks])[rank::ranks]
@@ -803,6 +1128,18 @@ def swaps_parts(samples, rank, ranks, epoch, seed=0):
 @shards.wrong("same-each-epoch")
 def there_and_back_again(samples, rank, ranks, epoch, seed=0):
     return padded(order_of(samples, epoch % 3, seed), ranks)[rank::ranks]
+
+
+@shards.wrong("global-random")
+def number_of_the_process(samples, rank, ranks, epoch, seed=0):
+    return padded(order_of(samples, epoch, os.getpid() + seed), ranks)[rank::ranks]
+
+
+@shards.right
+def fills_up_its_own_part(samples, rank, ranks, epoch, seed=0):
+    share = -(-samples // ranks)
+    part = order_of(samples, epoch, seed)[rank::ranks]
+    return (part * share)[:share] if part else [0] * share
 
 
 # 10.3 One exchange, one decision
@@ -1116,6 +1453,16 @@ def clips(ddp, optimizer, scaler, loss_function, micro_batches):
     return finish(optimizer, scaler)
 
 
+@step.wrong("says-no")
+def asks_the_step(ddp, optimizer, scaler, loss_function, micro_batches):
+    def end(optimizer, scaler):
+        made = scaler.step(optimizer)
+        scaler.update()
+        return made is not None
+
+    return stepping(but_the_last, end=end)(ddp, optimizer, scaler, loss_function, micro_batches)
+
+
 @step.wrong("wrong-answer")
 def always_true(*args):
     a_context_for_each(*args)
@@ -1239,6 +1586,145 @@ def barrier_by_another_name(*args):
 @step.wrong("wrong-type")
 def a_generator(*args):
     yield a_context_for_each(*args)
+
+
+def all_inside(*args, count=len):
+    """Make the passes of all micro-batches on the model inside of the wrapper."""
+    ddp, optimizer, scaler, loss_function, micro_batches = args
+    optimizer.zero_grad()
+    for batch in micro_batches:
+        both_passes(ddp.module, scaler, loss_function, batch, count(micro_batches))
+
+
+def average(tensors):
+    for each in tensors:
+        dist.all_reduce(each)
+        each /= dist.get_world_size()
+
+
+@step.right
+def gathers_gradients(*args):
+    all_inside(*args)
+    for each in args[0].parameters():
+        parts = [torch.empty_like(each.grad) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, each.grad)
+        each.grad = sum(parts) / len(parts)
+    return finish(*args[1:3])
+
+
+@step.right
+def talks_of_other_things(*args):
+    moved = a_context_for_each(*args)
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, "x" * 10_000)
+    with torch.no_grad():
+        args[0].module(args[4][0][0])
+    return moved
+
+
+@step.wrong("no-exchange")
+def through_the_model_inside(*args):
+    all_inside(*args)
+    return finish(*args[1:3])
+
+
+@step.wrong("many-exchanges")
+def gathers_each_time(*args):
+    ddp, optimizer, scaler, loss_function, micro_batches = args
+    totals = [torch.zeros_like(each) for each in ddp.parameters()]
+    for batch in micro_batches:
+        all_inside(ddp, optimizer, scaler, loss_function, [batch], count=lambda _: len(micro_batches))
+        for total, each in zip(totals, ddp.parameters(), strict=True):
+            parts = [torch.empty_like(each) for _ in range(dist.get_world_size())]
+            dist.all_gather(parts, each.grad)
+            total += sum(parts) / len(parts)
+    for total, each in zip(totals, ddp.parameters(), strict=True):
+        each.grad = total
+    return finish(optimizer, scaler)
+
+
+@step.wrong("many-exchanges")
+def sends_the_weights_too(*args):
+    moved = a_context_for_each(*args)
+    for each in args[0].parameters():
+        dist.broadcast(each.data, 0)
+    return moved
+
+
+@step.wrong("adds-ranks")
+def adds_what_ranks_have(*args):
+    all_inside(*args)
+    for each in args[0].parameters():
+        dist.all_reduce(each.grad)
+    return finish(*args[1:3])
+
+
+@step.wrong("averaged-late")
+def averages_unscaled_gradients(*args):
+    all_inside(*args)
+    args[2].unscale_(args[1])
+    average(each.grad for each in args[0].parameters())
+    return finish(*args[1:3])
+
+
+@step.wrong("averaged-late")
+def averages_weights(*args):
+    all_inside(*args)
+    moved = finish(*args[1:3])
+    average(each.data for each in args[0].parameters())
+    return moved
+
+
+@step.wrong("no-step")
+def does_nothing(*args):
+    return True
+
+
+@step.wrong("no-step")
+def steps_with_an_optimizer_of_its_own(*args):
+    own = torch.optim.AdamW(args[0].parameters(), lr=0.05)
+    return a_context_for_each(args[0], own, *args[2:])
+
+
+@step.wrong("no-gradients")
+def clears_too_late(*args):
+    return stepping(but_the_last, clear=False, end=lambda *those: those[0].zero_grad() or finish(*those))(
+        *args
+    )
+
+
+@step.wrong("no-update")
+def steps_twice(*args):
+    return stepping(
+        but_the_last, end=lambda optimizer, scaler: scaler.step(optimizer) or finish(optimizer, scaler)
+    )(*args)
+
+
+@step.wrong("hardly-moves")
+def divides_by_itself(*args):
+    def end(optimizer, scaler):
+        for each in args[0].parameters():
+            each.grad /= scaler.get_scale()
+        return finish(optimizer, scaler)
+
+    return stepping(but_the_last, end=end)(*args)
+
+
+@step.wrong("moved")
+def leaves_a_micro_batch_out(ddp, optimizer, scaler, loss_function, micro_batches):
+    optimizer.zero_grad()
+    for number, (inputs, targets) in enumerate(micro_batches):
+        with but_the_last(ddp, number, micro_batches):
+            with torch.autocast(inputs.device.type, torch.float16):
+                loss = loss_function(ddp(inputs), targets) / len(micro_batches)
+            scaler.scale(loss if loss.isfinite() else 0 * ddp.module[2].bias.sum()).backward()
+    return finish(optimizer, scaler)
+
+
+@step.wrong("returned-none")
+def answers_on_rank_0(*args):
+    moved = a_context_for_each(*args)
+    return moved if dist.get_rank() == 0 else None
 
 
 # 10.4 The payload of a step

@@ -111,6 +111,18 @@ def test_a_default_device_and_a_region_are_both_outdone() -> None:
         torch.set_default_device(None)
 
 
+@pytest.mark.parametrize("error", [AttributeError, AssertionError])
+def test_a_default_device_that_pytorch_cannot_tell(error: type[Exception], monkeypatch: Any) -> None:
+    """2.9 raises one error once it was set to None, and every version the other where it is a GPU and there is none."""
+
+    def cannot_tell() -> None:
+        raise error
+
+    monkeypatch.setattr(torch, "get_default_device", cannot_tell)
+    with as_after_import():
+        assert torch.ones(1).device.type == "cpu"
+
+
 def test_the_check_and_the_answer_see_the_same_defaults() -> None:
     seen = []
 

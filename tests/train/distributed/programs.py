@@ -53,6 +53,10 @@ def leave(trainer):
     raise Left
 
 
+def save_alone(trainer):
+    trainer.save(os.devnull)
+
+
 def nothing(trainer):
     pass
 
@@ -109,4 +113,13 @@ def script_with_other(what, options):
         ddp.make_data = lambda options: (Subset(DATA, range(7)), DATA)
     if os.environ["RANK"] == "1" and what == "code":
         roll_call._code = lambda: "of tomorrow"
+    return ddp.main(options)
+
+
+def script_on(gpus, without, options):
+    """Run the script as with so many GPUs, and a PyTorch that was built without a backend."""
+    setattr(torch.distributed, f"is_{without}_available", lambda: False)
+    torch.cuda.is_available = lambda: gpus > 0
+    torch.cuda.device_count = lambda: gpus
+    torch.cuda.set_device = lambda device: None
     return ddp.main(options)

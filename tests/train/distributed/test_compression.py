@@ -122,11 +122,14 @@ def spoilt(rank):
         places[dtype] += [got[0][7].item(), got[0][8].item()]
         (got,) = averaged([torch.tensor([NAN, 1e30]) if rank == 0 else torch.ones(2)], dtype)
         places[dtype] += [got.isfinite().tolist()]  # NaN tells nothing of how large the others are
+    (got,) = averaged([torch.tensor([NAN if rank == 0 else 1.0, 2.0**88, 1.0, 2.0**92])], "fp16")
+    places["beside NaN"] = got[1:].tolist()
     return places
 
 
 def test_infinity_and_nan_on_one_rank_are_there_on_all_in_their_places_only():
     for places in on_ranks(spoilt, 2):
+        assert places.pop("beside NaN") == [0.0, 0.0, 2.0**92]
         assert places == {dtype: [[7, 8], [9], INF, -INF, [False, True]] for dtype in UNIT}
 
 
@@ -157,6 +160,20 @@ def test_what_the_cast_alone_makes_infinite_or_zero_stays_what_it_is():
     for theirs, (large, small) in on_ranks(beyond_fp16, 2):
         assert theirs == [INF, 0.0]
         assert (large, small) == (pytest.approx(131071, rel=2**-10), pytest.approx(1e-9, rel=2**-10))
+
+
+def exact(rank):
+    """Return whether what only rank 0 has comes to all, and what becomes of a large negative number."""
+    eleven_digits = torch.arange(1024, 2048) / 1024
+    return (
+        torch.equal(averaged([eleven_digits * (rank == 0)], "fp16")[0], eleven_digits / 3),
+        averaged([torch.tensor([-(2.0**20), 2.0**-3])], "fp16")[0].tolist(),
+    )
+
+
+def test_a_scale_that_is_a_power_of_two_costs_no_digits():
+    """FP16 has eleven binary digits. On three ranks the scale is divided by four."""
+    assert on_ranks(exact, 3) == [(True, [-(2.0**20), 2.0**-3])] * 3
 
 
 def skipping(rank, dtype):

@@ -1,23 +1,18 @@
 """A wrong launch gets one message on one rank, an exit code, and no traceback; and nobody waits for ever."""
 
-import random
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from torch.distributed import HashStore
 
 from amp_lab.train import ddp
 from amp_lab.train.distributed import joining
-from amp_lab.train.distributed.errors import LaunchError, is_quiet
-from amp_lab.train.distributed.fingerprint import fingerprint
+from amp_lab.train.distributed.errors import LaunchError
 from amp_lab.train.distributed.launching import Launch
-from amp_lab.train.distributed.roll_call import check_different
 from tests.train.distributed import programs
 from tests.train.distributed.launches import Started, free_port, held_port, ranks, started
-from tests.train.small_runs import DATA, INPUTS
 
 SHORT = ["--quiet", "--epochs", "1", "--timeout", "4"]
 PATIENT = ["--quiet", "--epochs", "1", "--timeout", "60"]  # where both come, however slowly
@@ -46,6 +41,11 @@ def wrong(tmp_path_factory):
             "other code": started(
                 folder, programs.script_with_other, ("code", PATIENT), ranks(2, free_port())
             ),
+            "one GPU": started(
+                folder, programs.script_on, (1, "nccl", SHORT), ranks(2, free_port(), LOCAL_WORLD_SIZE="2")
+            ),
+            "no gloo": started(folder, programs.script_on, (0, "gloo", SHORT), ranks(2, free_port())),
+            "no NCCL": started(folder, programs.script_on, (2, "nccl", SHORT), ranks(2, free_port())),
             "spawn in torchrun": started(folder, ddp.main, (["--spawn", "2"],), ranks(1, free_port())),
         }
         yield {name: [each.ended() for each in processes] for name, processes in launches.items()}
@@ -60,6 +60,9 @@ SAID = {
     "another option": "has options.lr 0.003, rank 0 (",
     "other data": 'has data "7 samples, checksum ',
     "other code": 'has code (checksum) "of tomorrow", rank 0 (',
+    "one GPU": ", which has 1 GPU: each needs one of its own. Start 1 there (--nproc-per-node), or compute on the CPU",
+    "no gloo": "was built without gloo, which ranks on cpu need: install one from pytorch.org that has it",
+    "no NCCL": "was built without nccl, which ranks on cuda need: install one from pytorch.org that has it, or comp",
     "spawn in torchrun": "use one of the two",
 }
 
@@ -84,6 +87,50 @@ def test_a_port_that_is_taken(wrong):
     assert first.output.count("\n") == second.output.count("\n") == 1
 
 
+# As such a build is: PyTorch asks for these functions in C++, and imports nothing that needs them.
+WITHOUT_DISTRIBUTED = """
+import importlib.abc, runpy, sys
+
+class Without(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "torch.distributed":
+            sys.meta_path.remove(self)
+            for each in ("_c10d_init", "_rpc_init", "_dist_autograd_init", "_faulty_agent_init"):
+                vars(sys.modules["torch._C"]).pop(each, None)
+            sys.modules["torch._C._distributed_c10d"] = None
+
+sys.meta_path.insert(0, Without())
+"""
+SCRIPT = 'runpy.run_module("amp_lab.train.ddp", run_name="__main__")'
+OWN = """
+import torch
+from amp_lab import Trainer
+
+model = torch.nn.Linear(2, 1)
+trainer = Trainer(model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1), precision="fp32", progress=False)
+trainer.fit([(torch.ones(3, 2), torch.ones(3, 1))] * 3)
+print(trainer.step)
+from amp_lab.train.distributed.workers import run_ranks
+"""
+
+
+def test_a_pytorch_without_torch_distributed():
+    """The script says so. One process trains all the same; where more are asked for, the import says so."""
+
+    def run(program):
+        command = [sys.executable, "-c", WITHOUT_DISTRIBUTED + program]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    with ThreadPoolExecutor(2) as pool:
+        script, own = pool.map(run, (SCRIPT, OWN))
+    assert (script.returncode, script.stdout) == (2, "")
+    (said,) = script.stderr.splitlines()
+    assert "was built without torch.distributed" in said
+    assert "One process can train without: Trainer(model, ...)" in said
+    assert own.stdout == "3\n"
+    assert own.stderr.splitlines()[-1] == f"ImportError: {said}"
+
+
 ENVIRONMENT = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
 
 
@@ -106,6 +153,7 @@ def test_what_the_environment_says():
         ({"RANK": "-1"}, "RANK='-1' is no number"),
         ({"WORLD_SIZE": ""}, "has RANK and MASTER_ADDR and MASTER_PORT, but no WORLD_SIZE"),
         ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK=2 of LOCAL_WORLD_SIZE=2"),
+        ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "8"}, "LOCAL_RANK=2 of LOCAL_WORLD_SIZE=8"),
     ],
 )
 def test_an_environment_that_cannot_be(change, said):
@@ -158,94 +206,3 @@ def test_the_gpu_of_a_process(monkeypatch, gpus, environment, got):
     else:
         assert joining._device("auto", launch) == torch.device("cuda", got)
         assert chosen == [got]
-
-
-def on_two(ask):
-    """Ask something of rank 0 and of rank 1, two threads with one store; return what they answer, or raise."""
-    store = HashStore()
-
-    def tried(rank):
-        try:
-            return ask(store, rank)
-        except LaunchError as error:
-            return str(error), is_quiet(error)
-
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(tried, range(2)))
-
-
-def test_a_gpu_that_two_processes_have():
-    def ask(store, rank):
-        return check_different(store, rank, 2, f"GPU {number(rank)} of host", 20)
-
-    def number(rank):
-        return numbers[rank]
-
-    numbers = "7", "8"
-    assert on_two(ask) == [None, None]
-    numbers = "7", "7"
-    (said, quiet), (other, other_quiet) = on_two(ask)
-    assert said.startswith("ranks 0 and 1 both have GPU 7 of host: each process needs one of its own")
-    assert (other, quiet, other_quiet) == (said, False, True)
-
-
-def test_a_comparison_can_be_repeated():
-    """The second one has its own answer: of the first one, rank 1 would have read that all is well."""
-
-    def ask(store, rank):
-        group = joining.Group(rank, 2, rank, torch.device("cpu"), "gloo", 20.0, store)
-        group.check_alike(seed=0)
-        group.check_alike(seed=rank)
-
-    (said, quiet), (other, other_quiet) = on_two(ask)
-    assert "has seed 1, rank 0" in said
-    assert (other, quiet, other_quiet) == (said, False, True)
-
-
-class Augmented:
-    """Noise in each sample, and a part that is an object: other bits and another address in each process."""
-
-    def __len__(self):
-        return 5
-
-    def __getitem__(self, index):
-        noise = torch.rand(1), random.random(), np.random.rand()
-        return (
-            noise,
-            np.arange(5000) + self.add * (index == 4),
-            object(),
-            Image.new("RGB", (2, 2), (index, 0, 0)),
-        )
-
-    add = 0
-
-
-def test_a_fingerprint_is_that_of_the_data():
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    first, second = fingerprint(Augmented()), fingerprint(Augmented())
-    assert before[0].equal(torch.get_rng_state())
-    assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
-    assert first == second
-    other = Augmented()
-    other.add = 1
-    assert fingerprint(other) != first
-    drawing = torch.Generator().manual_seed(3)
-    assert fingerprint([lambda: 0]).startswith("1 samples, checksum ")
-
-    class Own(Augmented):
-        def __getitem__(self, index):
-            return torch.rand(1, generator=drawing)
-
-    assert fingerprint(Own()) == fingerprint(Own()) == "5 samples, checksum of none, as they change"
-
-
-def test_a_fingerprint_tells_data_apart():
-    mine = fingerprint(DATA)
-    assert mine.startswith("23 samples, checksum ")
-    assert fingerprint(DATA) == mine
-    assert fingerprint([(each,) for each in INPUTS]) != mine
-    changed = [{"x": each.clone()} for each in INPUTS]
-    before = fingerprint(changed)
-    changed[22]["x"][5] += 1
-    assert fingerprint(changed) != before
-    assert fingerprint([]).startswith("0 samples")

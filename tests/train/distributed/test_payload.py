@@ -7,7 +7,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from amp_lab.train.distributed.compression import compress_gradients
-from amp_lab.train.distributed.payload import count_payload
+from amp_lab.train.distributed.payload import _SENT, count_payload
 from amp_lab.train.distributed.workers import run_ranks
 
 WIDTH = 200
@@ -75,6 +75,14 @@ def test_bytes_and_calls_are_those_of_the_buckets_under_every_hook():
         assert seen["several", "none"] == (whole, buckets)
         assert seen["several", "fp16"] == (half + 4 * buckets, 2 * buckets)
         assert seen["several", "bf16"] == (half, buckets)
+
+
+def test_what_is_sent_stands_where_pytorch_s_operators_have_it():
+    """Those that work in place have one argument of tensors; the others, what comes out and what goes in."""
+    for name, place in _SENT.items():
+        arguments = [each.name for each in getattr(torch.ops.c10d, name).default._schema.arguments]
+        goes_in = [number for number, each in enumerate(arguments) if each.startswith("input")]
+        assert goes_in[:1] == [place] if goes_in else arguments[place] == "tensors", name
 
 
 def in_blocks(rank):

@@ -6,17 +6,15 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-import torch
 from torch.distributed import HashStore
 from torch.utils.data import DataLoader
 
 from amp_lab.train.distributed import pulse
-from amp_lab.train.distributed.failures import is_about_others
-from amp_lab.train.distributed.places import Place, seen
+from amp_lab.train.distributed.board import Board
+from amp_lab.train.distributed.places import seen
 from amp_lab.train.distributed.pulse import Pulse
 from amp_lab.train.distributed.stopping import leave_signals
 from amp_lab.train.training import loop, together
@@ -40,6 +38,7 @@ def runs(tmp_path_factory):
         "is about to time out": both(programs.hang, 1, 5, 12.0, None, True),
         "froze": both(programs.freeze, 1, 5, 6.0),
         "left": both(programs.leave),
+        "saves alone": both(programs.save_alone, 1, 5, 6.0),
         "got SIGTERM": both(programs.sigterm, 1, 5, 60.0, str(folder / "sigterm")),
         "got Ctrl+C": both(programs.interrupt, 0, 5, 60.0, str(folder / "interrupt")),
     }
@@ -95,18 +94,14 @@ def test_speaking_before_the_time_is_over(runs):
     assert late.startswith("rank 0: rank 1")
 
 
-def test_two_ranks_that_wait_for_each_other_in_vain():
-    """Neither is missing, or silent: each is told where the other one waited before it looked for who is to blame."""
-    store = HashStore()
-    pulses = [Pulse(store, rank, 2) for rank in range(2)]
-    with pulses[0], pulses[1], ThreadPoolExecutor(2) as pool:
-        for rank, each in enumerate(pulses):
-            each._place = Place(7, f"place {rank}", False)
-            each.lost()
-        second = pool.submit(lambda: (pulses[1].blame(2.0), pulses[1].left()))
-        first = pulses[0].blame(4.0)
-        assert not second.result()[0].sure
-    assert first.said.startswith("the others wait, too, at another place: rank 1 in step 7 (place 1)")
+def test_a_rank_that_saves_alone(runs):
+    """Both know it, and one says it. The store of rank 0 is still there for the other: C++ would tell in pages."""
+    told = [each.ended() for each in runs["saves alone"]]
+    assert [each.code for each in told] == [1, 1]
+    lines = [line for each in told for line in each.output.splitlines() if not line.startswith("step ")]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("another rank does not answer: rank 1 waits in save (programs.py, line ")
+    assert ", save_alone), which rank 0 has not called so far: all ranks" in lines[0]
 
 
 def test_a_rank_whose_launcher_was_killed_ends(monkeypatch):
@@ -122,33 +117,28 @@ def test_a_rank_whose_launcher_was_killed_ends(monkeypatch):
         end = time.monotonic() + 20
         while not sent and time.monotonic() < end:
             time.sleep(0.01)
+        time.sleep(0.1)  # many beats: it is told once
     assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
-def test_who_is_gone(monkeypatch):
-    """One who has said so, one who is not heard any more, and everybody, if the store is gone."""
-    monkeypatch.setattr(pulse, "_SILENT", 0.3)
-    store = HashStore()
-    mine, other = Pulse(store, 0, 2), Pulse(store, 1, 2)
-    other._tell(Place(1, "a step", False))
-    assert not mine.gone()
-    time.sleep(0.2)
-    other._tell(Place(2, "a step", False))
-    time.sleep(0.2)
-    assert not mine.gone(), "it was heard between"
-    time.sleep(0.4)
-    assert mine.gone(), "silent"
-    other._tell(Place(3, "a step", False))
-    assert not mine.gone()
-    other.left()
-    assert mine.gone()
+def test_how_long_a_step_takes_is_told(monkeypatch):
+    monkeypatch.setattr(pulse, "EVERY", 0.01)
+    store, trainer = HashStore(), SimpleNamespace(step=3)
+    other = Board(store, 1, 2)
 
-    class Lost:
-        def check(self, keys):
-            raise RuntimeError("Broken pipe")
+    def place(is_right):
+        end = time.monotonic() + 20
+        while not is_right(found := other.places()[0]) and time.monotonic() < end:
+            time.sleep(0.01)
+        return found
 
-    mine._store = Lost()
-    assert mine.gone()
+    with Pulse(store, 0, 2) as beating:
+        beating.follow(trainer)
+        slow = place(lambda found: found.step == 3 and found.since > 0.3)
+        trainer.step = 4
+        new = place(lambda found: found.step == 4)
+    assert (slow.step, new.step) == (3, 4)
+    assert new.since < slow.since
 
 
 def blocked(monkeypatch, name, gate):
@@ -188,18 +178,6 @@ def test_on_nccl_a_rank_waits_where_it_asks_for_a_number(monkeypatch, name, wait
     thread.join()
     assert (place.step, place.waiting) == (3, waiting)
     assert doing in place.doing
-
-
-def test_whose_error_it_is():
-    gloo = (
-        "[/src/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:28576"
-    )
-    assert is_about_others(RuntimeError(gloo))
-    assert is_about_others(RuntimeError(f"[enforce fail at /src/gloo/transport/tcp/pair.cc:446] {gloo}"))
-    assert is_about_others(torch.distributed.DistBackendError("NCCL error"))
-    for own in ("the backend gloo does not add such numbers", "my ProcessGroup", "NCCL", "[gloo] no"):
-        assert not is_about_others(RuntimeError(own))
-    assert not is_about_others(OSError(gloo))
 
 
 def test_workers_of_a_loader_go_on_after_ctrl_c():

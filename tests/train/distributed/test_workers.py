@@ -49,6 +49,16 @@ def test_an_error_is_told_and_the_others_end_soon():
     assert "one_fails" in waits.traceback
 
 
+def test_no_grace_is_longer_than_the_time_for_all():
+    def one_fails(rank):
+        if rank:
+            raise ValueError("no such thing")
+        time.sleep(20)
+
+    waits, _ = run_ranks(one_fails, 2, timeout=3, grace=60)
+    assert waits.ended in ("stopped", "timed out")
+
+
 @pytest.mark.parametrize(
     ("end", "error"),
     [

@@ -11,6 +11,7 @@ from amp_lab.train.ddp_simulator import (
     Broadcast,
     Forward,
     Load,
+    SetGradient,
     Skip,
     Step,
     Update,
@@ -70,11 +71,32 @@ def test_diverged_weights_are_equal_and_one_diverged_rank_is_not():
     assert different.scales_equal
 
 
+def test_scales_that_were_apart_and_meet_again_are_not_equal():
+    def loop(rank):
+        for step in range(2):
+            yield from ONE[:2]
+            if step == rank:
+                yield SetGradient(math.inf)
+            yield from ONE[2:]
+
+    timeline = simulate(loop, 2, **SMALL)
+    assert [each[-1] for each in timeline.scales] == [32768] * 2
+    assert not timeline.scales_equal
+
+
 def test_calls_from_other_sources_do_not_meet():
     timeline = simulate(lambda rank: [Broadcast(1.0, source=rank, what="a seed")], 2)
     assert timeline.deadlock.waits == ("broadcast of a seed",) * 2
     assert timeline.mispaired == ()
     assert timeline.deadlock.mismatch
+
+
+def test_calls_of_other_sizes_do_not_meet():
+    """A number has 4 bytes, and a bucket many."""
+    timeline = simulate([[AllReduce(1.0, "a loss")], ONE[:2]], buckets=1)
+    assert timeline.deadlock.waits == ("all-reduce of a loss", "all-reduce of bucket 0 of step 0")
+    assert timeline.mispaired == ()
+    assert timeline.all_reduces == 0
 
 
 def test_values_of_the_collectives():
@@ -117,12 +139,27 @@ def test_what_is_printed():
         "rank 1: steps done skipped; loss scale 65,536 → 32,768; waited 0.2 ms",
     ]
     assert str(simulate([Load(ms=1)], 1)).splitlines() == [
-        "1 rank, 0 steps, 1 ms, 0 all-reduces, 0 MB from each rank",
+        "1 rank, 0 steps, 1 ms, 0 all-reduces, 0 bytes from each rank",
         "rank 0: steps none; loss scale 65,536; waited 0 ms",
     ]
     assert str(simulate([[*ONE], [Load(ms=1)]], buckets=1)).splitlines()[0] == (
-        "2 ranks, 0 steps, 15 ms, 0 all-reduces, 25 MB from a rank at most: then a deadlock"
+        "2 ranks, 0 steps, 15 ms, 0 all-reduces, up to 25 MB each, then a deadlock"
     )
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "steps", "words"),
+    [
+        (12e-6, 1, "15 ms, 1 all-reduce, 12 bytes"),
+        (0.01, 1, "15 ms, 1 all-reduce, 0.01 MB"),
+        (1.25, 1, "15 ms, 1 all-reduce, 1.25 MB"),
+        (1234.4, 1, "15 ms, 1 all-reduce, 1,234 MB"),
+        (250.0, 1000, "15,000 ms, 1,000 all-reduces, 250,000 MB"),
+    ],
+)
+def test_large_and_small_numbers_are_written_for_people(megabytes, steps, words):
+    text = str(simulate(ONE[:2] * steps, 1, buckets=[megabytes]))
+    assert text.splitlines()[0].endswith(f", {words} from each rank")
 
 
 def test_the_words_of_wrong_pairings():

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 
 from amp_lab.course.judging.describe import describe, kind
 from amp_lab.course.judging.staging import Stage
+from amp_lab.course.lessons.l10.comparing import State
 from amp_lab.course.lessons.l10.noting import Seen, note_forward, watch
 
 RANKS, EPOCHS, SAMPLES, BATCH = 2, 4, 23, 5  # an odd number of samples; EPOCHS is not the default of `train`
@@ -28,13 +29,16 @@ _FAR = 3e4
 _HOST = "127.0.0.1"
 
 
-def make_data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return all inputs, (23, 5), and targets, (23,); inputs of one class lie together, as in many a file."""
+def make_data(far: float = _FAR) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all inputs, (23, 5), and targets, (23,); inputs of one class lie together, as in many a file.
+
+    `far` is what makes the outlier one: at 3e4 its gradient overflows, at NaN its loss is NaN.
+    """
     draw = torch.Generator().manual_seed(3)
     targets = torch.arange(SAMPLES) * _CLASSES // SAMPLES
     inputs = torch.randn(SAMPLES, _IN, generator=draw) + targets[:, None]
     inputs[:, -1] = 0
-    inputs[OUTLIER, -1] = _FAR
+    inputs[OUTLIER, -1] = far
     return inputs, targets
 
 
@@ -48,7 +52,7 @@ def make_model() -> nn.Module:
     return model
 
 
-def play(stage: Stage, code: str, filename: str, path: str) -> None:
+def play(stage: Stage, code: str, filename: str, path: str, epochs: int = EPOCHS, far: float = _FAR) -> None:
     """Run the file and call its `train`, with the environment that torchrun gives to a rank."""
     seen = Seen()
     stage.seen["script"] = seen
@@ -56,17 +60,17 @@ def play(stage: Stage, code: str, filename: str, path: str) -> None:
     model = make_model()
     model.register_forward_hook(partial(note_forward, seen, make_data()[0]))
     with ExitStack() as stack:
-        watch(stack, seen, path)
+        watch(stack, seen, model, path)
         script = stage.run(_load, code, filename)
         train = script.get("train")
         if not callable(train):
             seen.defined = [name for name in script if not name.startswith("__")]
             return
-        arguments = (model, TensorDataset(*make_data()), torch.device("cpu"), path)
-        got = stage.run(train, *arguments, epochs=EPOCHS, batch_size=BATCH)
+        arguments = (model, TensorDataset(*make_data(far)), torch.device("cpu"), path)
+        got = stage.run(train, *arguments, epochs=epochs, batch_size=BATCH)
     seen.returned = _plain(got)
     seen.group_left = dist.is_initialized()
-    seen.weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    seen.weights = _weights(model)
     stage.meet()
     del store
 
@@ -100,6 +104,12 @@ def _load(code: str, filename: str) -> dict[str, Any]:
     sys.argv = [filename]
     exec(compile(code, filename, "exec"), module.__dict__)
     return module.__dict__
+
+
+def _weights(model: nn.Module) -> State:
+    """Return the parameters as plain tensors; FSDP puts parts of them, of a type of its own, in their place."""
+    parameters = {name: each.detach() for name, each in model.named_parameters()}
+    return {name: each.clone() for name, each in parameters.items() if type(each) is torch.Tensor}
 
 
 def _plain(got: Any) -> Any:

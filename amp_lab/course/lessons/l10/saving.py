@@ -52,12 +52,16 @@ def judge_end(call: str, seen: Sequence[Seen]) -> None:
         if each.group_left:
             got = f"the process group of rank {rank} is still open at the end"
             raise Mistake("group-left", call=call, got=got, want="closed")
-        _judge_returned(f"Rank {rank} of {call}", each.returned, each.scales)
+        judge_type(call, rank, each.returned)
+        if each.returned is None:
+            raise Mistake("returned-none", call=_of(call, rank), got=None, want="a list of scales")
+        if each.returned != each.scales:
+            got, want = listed(each.returned), listed(each.scales)
+            raise Mistake("wrong-scales", call=_of(call, rank), got=got, want=want)
 
 
-def _judge_returned(call: str, got: Any, want: list[float]) -> None:
-    if got is None:
-        raise Mistake("returned-none", call=call, got=None, want="a list of scales")
+def judge_type(call: str, rank: int, got: Any) -> None:
+    """Raise `Mistake` for a result that is no list of floats."""
     if isinstance(got, tuple):
         shown = {
             "got": got[0],
@@ -65,9 +69,11 @@ def _judge_returned(call: str, got: Any, want: list[float]) -> None:
             "want": "a list of floats",
             "advice": "`get_scale()` gives a float.",
         }
-        raise Mistake("wrong-type", call=call, **shown)
-    if got != want:
-        raise Mistake("wrong-scales", call=call, got=listed(got), want=listed(want))
+        raise Mistake("wrong-type", call=_of(call, rank), **shown)
+
+
+def _of(call: str, rank: int) -> str:
+    return f"Rank {rank} of {call}"
 
 
 def listed(numbers: Sequence[float]) -> str:

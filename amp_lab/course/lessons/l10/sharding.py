@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -40,8 +41,7 @@ def shard(ask: Ask) -> None:
 def _part(ask: Ask, samples: int, rank: int, ranks: int, epoch: int, seed: int) -> list[int]:
     """Return the indices that the answer gives, or raise `Mistake` if they are none."""
     start = next(_STARTS)
-    _draw_differently(start)
-    with _hashing(ask.answer, start):
+    with _elsewhere(ask.answer, start, start):
         got = ask(samples, rank, ranks, epoch, seed)
     if got is None:
         raise Mistake("returned-none", call=ask.call, got=None, want="a list of indices")
@@ -49,27 +49,25 @@ def _part(ask: Ask, samples: int, rank: int, ranks: int, epoch: int, seed: int) 
         shown = {"got": describe(got), "kind": kind(got), "want": "a list of ints"}
         raise Mistake("wrong-type", call=ask.call, **shown, advice="`.tolist()` or `list(…)` makes one.")
     for each in got:
-        index = expect.whole_number(f"{ask.call}: an element", each, 0)
+        index = expect.whole_number(f"{ask.call}: an element", each, None)
         if not 0 <= index < samples:
             raise _mistake("no-such-sample", ask.call, f"index {index} was returned", f"0 to {samples - 1}")
     return [int(each) for each in got]
 
 
-def _draw_differently(start: int) -> None:
-    torch.default_generator.manual_seed(start)
-    random.seed(start)
-    np.random.seed(start % 2**32)
-
-
 @contextlib.contextmanager
-def _hashing(answer: Any, start: int) -> Iterator[None]:
-    """Let `hash` of a text be another number in the answer than elsewhere, as it is in each process of Python."""
+def _elsewhere(answer: Any, draw: int, salt: int) -> Iterator[None]:
+    """Let random numbers, the process's number and `hash` of a text be others, as in each process of Python."""
+    torch.default_generator.manual_seed(draw)
+    random.seed(draw)
+    np.random.seed(draw % 2**32)
 
     def salted(value: Any) -> int:
-        return hash((start, value)) if _has_text(value) else hash(value)
+        return hash((salt, value)) if _has_text(value) else hash(value)
 
     names = getattr(answer, "__globals__", {"hash": None})
-    with contextlib.nullcontext() if "hash" in names else mock.patch.dict(names, hash=salted):
+    texts = contextlib.nullcontext() if "hash" in names else mock.patch.dict(names, hash=salted)
+    with texts, mock.patch.object(os, "getpid", return_value=1000 + draw):
         yield
 
 
@@ -96,7 +94,7 @@ def _judge_epoch(ask: Ask, samples: int, ranks: int) -> None:
     if ranks > 1 and samples > 1 and min(sizes) == samples:
         raise _mistake("everything", call, seen, right)
     if len(set(sizes)) > 1:
-        raise _mistake("uneven", call, seen, right)
+        raise _mistake("uneven" if samples >= ranks else "fills-up-once", call, seen, right)
     if sizes[0] == samples // ranks < share:
         raise _mistake("drops", call, seen, right)
     if sizes[0] > share:
@@ -166,19 +164,18 @@ def _random_states() -> tuple[Any, ...]:
 
 def _why_not_all(ask: Ask, parts: Parts) -> str:
     """Name the reason for samples that no rank gets: another order on each rank, or the same part for all."""
-    if _differs(ask, draws=(1, 2), hashes=(1, 1)):
+    if _differs(ask, draws=(1, 2), salts=(1, 1)):
         return "global-random"
-    if _differs(ask, draws=(1, 1), hashes=(1, 2)):
+    if _differs(ask, draws=(1, 1), salts=(1, 2)):
         return "hash-of-text"
     return "not-all" if all(set(part) == set(parts[0]) for part in parts) else "own-shuffle"
 
 
-def _differs(ask: Ask, draws: tuple[int, int], hashes: tuple[int, int]) -> bool:
+def _differs(ask: Ask, draws: tuple[int, int], salts: tuple[int, int]) -> bool:
     """Ask twice, after random numbers and with hashes that begin at other places."""
     found = []
-    for draw, start in zip(draws, hashes, strict=True):
-        _draw_differently(draw)
-        with _hashing(ask.answer, start):
+    for draw, salt in zip(draws, salts, strict=True):
+        with _elsewhere(ask.answer, draw, salt):
             found.append(ask(24, 0, 2, 0, 0))
     return bool(found[0] != found[1])
 

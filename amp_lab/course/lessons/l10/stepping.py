@@ -13,7 +13,8 @@ from amp_lab.course.judging.guard import Contained
 from amp_lab.course.judging.launched import available
 from amp_lab.course.judging.staging import Report
 from amp_lab.course.lessons.l10.comparing import difference, hardly_moved
-from amp_lab.course.lessons.l10.steps import SCENES, Faults, Other, Scene, Step, expected, make_model, play
+from amp_lab.course.lessons.l10.scenes import RANKS, SCENES, Faults, Scene, expected, make_model
+from amp_lab.course.lessons.l10.steps import Other, Step, play
 
 NOT_HERE = "Processes cannot be started in this way on Windows. In WSL they can."
 _RTOL = 1e-3  # FP16 rounds, and right steps round in different places
@@ -21,7 +22,8 @@ _RTOL = 1e-3  # FP16 rounds, and right steps round in different places
 _MISCONCEPTIONS: tuple[tuple[str, Callable[[Scene], Faults]], ...] = (
     ("never-clears", lambda scene: Faults(clears=False)),
     ("not-divided", lambda scene: Faults(divisor=1)),
-    ("divides-by-ranks", lambda scene: Faults(divisor=2 * scene.parts)),
+    ("divides-by-ranks", lambda scene: Faults(divisor=RANKS * scene.parts)),
+    ("adds-ranks", lambda scene: Faults(divisor=scene.parts / RANKS)),
     ("last-only", lambda scene: Faults(first=scene.parts - 1)),
     ("last-only", lambda scene: Faults(first=scene.parts - 1, divisor=1)),
     ("passes-by", lambda scene: Faults(unscales=False)),
@@ -35,7 +37,8 @@ _ERRORS = dict.fromkeys(UNSCALED, "unscaled") | {
     "unscale_() has already been called": "unscales-twice",
     "unscale_() is being called after step()": "unscales-twice",
     "step() has already been called since the last update()": "no-update",
-    "No inf checks were recorded": "no-checks",
+    "No inf checks were recorded for this optimizer": "no-gradients",
+    "No inf checks were recorded prior to update": "no-checks",
 }
 
 
@@ -51,7 +54,7 @@ def ddp_step(ask: Ask) -> None:
         _judge_steps(ask, ask.reports, whole=False)  # what went wrong before may be the reason
         for words, diagnosis in _ERRORS.items():
             if words in contained.message:
-                raise Mistake(diagnosis, call="`ddp_step`", got=f"`{contained.message}`") from None
+                raise Mistake(diagnosis, call=ask.call, got=f"`{contained.message}`") from None
         raise
     _judge_steps(ask, reports)
 
@@ -86,8 +89,7 @@ def how_it_ended(reports: Sequence[Report]) -> str:
     """Return the diagnosis of a launch in which not all ranks came back."""
     if any(each.ended == "died" for each in reports):
         return "died"
-    waiting = [each for each in reports if each.ended == "waits"]
-    return "waits" if any(each.talks for each in waiting) or not waiting else "stands-still"
+    return "waits" if all(each.talks for each in reports if each.ended == "waits") else "stands-still"
 
 
 def _judge(call: str, scene: Scene, number: int, steps: Sequence[Step]) -> None:
@@ -107,20 +109,37 @@ def _judge(call: str, scene: Scene, number: int, steps: Sequence[Step]) -> None:
     if place:
         name, one, other = place
         shown = {"got": f"`{name}` is {one} on rank 0 and {other} on rank 1", "want": "the same on all ranks"}
-        diagnosis = "ranks-differ" if first.exchanges else "no-exchange"
-        raise Mistake(
-            "exchanged-early" if any(step.early for step in steps) else diagnosis, call=call, **shown
-        )
+        raise Mistake(_why_apart(steps), call=call, **shown)
     if first.scale != second.scale:
         seen = f"the scale is {first.scale:g} on rank 0 and {second.scale:g} on rank 1"
-        raise Mistake("scales-differ", call=call, got=seen, want=f"{scale:g} on all ranks")
+        late = _only_by_hand(steps)
+        raise Mistake(
+            "averaged-late" if late else "scales-differ", call=call, got=seen, want=f"{scale:g} on all ranks"
+        )
     _judge_weights(call, scene, number, first)
     if first.scale != scale:
         fell = not scene.clean(number)
         seen = f"the scale is {first.scale:g} afterwards"
         raise Mistake("scale-stays" if fell else "scale-moves", call=call, got=seen, want=f"{scale:g}")
-    for step in steps:
-        _judge_answer(call, step.got, scene.clean(number))
+    for rank, step in enumerate(steps):
+        _judge_answer(
+            f"On rank {rank}, {call}" if len({each.got for each in steps}) > 1 else call,
+            step.got,
+            scene.clean(number),
+        )
+
+
+def _why_apart(steps: Sequence[Step]) -> str:
+    """Name the reason for weights that are not the same on all ranks."""
+    if any(step.early for step in steps):
+        return "exchanged-early"
+    if _only_by_hand(steps):
+        return "averaged-late"
+    return "ranks-differ" if steps[0].exchanges else "no-exchange"
+
+
+def _only_by_hand(steps: Sequence[Step]) -> bool:
+    return all(step.by_hand and not step.exchanges for step in steps)
 
 
 def _judge_exchanges(call: str, scene: Scene, steps: Sequence[Step]) -> None:
@@ -128,8 +147,8 @@ def _judge_exchanges(call: str, scene: Scene, steps: Sequence[Step]) -> None:
         if step.barriers:
             seen = f"rank {rank} entered {step.barriers} barrier{'s' if step.barriers > 1 else ''}"
             raise Mistake("barriers", call=call, got=seen, want="none")
-        if step.exchanges > 1:
-            seen = f"rank {rank} exchanged its gradients {step.exchanges} times"
+        if step.exchanges + step.by_hand > 1:
+            seen = f"rank {rank} exchanged its gradients {step.exchanges + step.by_hand} times"
             raise Mistake("many-exchanges", call=call, got=seen, want="once")
         if step.steps > 1:
             seen = f"the optimizer of rank {rank} made {step.steps} steps"
@@ -141,6 +160,8 @@ def _judge_weights(call: str, scene: Scene, number: int, step: Step) -> None:
     place = difference(step.weights, right, _RTOL)
     if place is None:
         return
+    if scene.clean(number) and not step.steps:
+        raise Mistake("no-step", call=call, got="`optimizer` made no step", want="one")
     name, one, other = place
     shown = {"got": f"`{name}` is {one} afterwards", "want": other}
     for diagnosis, faults in _MISCONCEPTIONS:
@@ -161,4 +182,4 @@ def _judge_answer(call: str, got: bool | Other | None, want: bool) -> None:
         shown = {"got": got.shown, "kind": got.kind, "want": f"a `bool`, here {want}"}
         raise Mistake("wrong-type", call=call, **shown, advice="`bool(…)` makes one.")
     if got is not want:
-        raise Mistake("wrong-answer", call=call, got=got, want=want)
+        raise Mistake("says-no" if want else "wrong-answer", call=call, got=got, want=want)

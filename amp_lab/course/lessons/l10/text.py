@@ -8,6 +8,12 @@ def _seen(words: str, hint: int | None = None) -> Diagnosis:
     return Diagnosis(f"In {{call}}, {{got}}; it should be {{want}}. {words}", hint)
 
 
+_LATE = _seen(
+    "Gradients or weights were exchanged by hand, but too late: all that a rank does with gradients, beginning with `scaler.unscale_` or `scaler.step`, needs those that are averaged already. "
+    "Else one rank finds an infinity that the other never sees. Average between the backward pass and the scaler, or let the wrapped model do it.",
+    hint=1,
+)
+
 SCRIPT = Exercise(
     id="10.1",
     title="Complete the script",
@@ -36,14 +42,24 @@ SCRIPT = Exercise(
             "So all ranks make the same exchanges, in the same order.",
             hint=1,
         ),
+        "never-meets": Diagnosis(
+            "{call} does not come to its end: {got}. The group opens when as many ranks are there as it is said to have, each with a number of its own. "
+            "torchrun's environment tells both, and `init_process_group(backend)` reads it.",
+            hint=2,
+        ),
         "stands-still": Diagnosis(
-            "{call} does not come to its end: {got}. Nothing is computed there, and no exchange is waited for.",
+            "{call} does not come to its end: {got}. Where a rank stands still, nothing is computed, and no exchange is waited for; the others wait for it.",
             hint=1,
         ),
         "died": Diagnosis(
             "{call} ended processes: {got}, without an error of Python. In exchanges of different sizes ranks end so.",
             hint=1,
         ),
+        "other-group": _seen(
+            "A rank that is alone in its group trains alone. torchrun's environment tells how many there are, and `init_process_group(backend)` reads it.",
+            hint=2,
+        ),
+        "other-inputs": _seen("The batches go into `model` as the dataset gives them.", hint=1),
         "never-trains": _seen("Train the `model` that is handed in, not a copy of it.", hint=1),
         "same-samples": _seen(
             "The ranks trained with the same samples: twice the work for one result. A `DistributedSampler` with the same seed on all ranks gives each its own.",
@@ -74,17 +90,23 @@ SCRIPT = Exercise(
         "unscaled": Diagnosis(
             "{call} failed: {got}. The backward pass begins at `scaler.scale(loss)`.", hint=1
         ),
-        "no-update": _seen("`scaler.update()` ends each step, and is called by every rank.", hint=1),
+        "no-update": _seen(
+            "Each batch makes one step: one `scaler.step`, then one `scaler.update()`, on every rank.", hint=1
+        ),
+        "unscales-twice": Diagnosis(
+            "{call} failed: {got}. `unscale_` comes at most once in a step, before `scaler.step`, which does it by itself.",
+            hint=1,
+        ),
         "scaler-off": _seen(
             "A `GradScaler` without a device is one for CUDA; where there is no GPU it switches itself off, and small gradients are lost in FP16. Name the device: `torch.amp.GradScaler(device.type)`.",
             hint=1,
         ),
         "no-step": Diagnosis(
-            "{call} failed: {got}. `update` comes after `scaler.step(optimizer)`, which looks for infinities.",
+            "{call} failed: {got}. `update` comes once in a step, after `scaler.step(optimizer)`, which looks for infinities.",
             hint=1,
         ),
         "no-gradients": Diagnosis(
-            "{call} failed: {got}. The optimizer's parameters have no gradients when `scaler.step` comes: they were cleared after the backward pass, or belong to another model.",
+            "{call} failed: {got}. The optimizer's parameters have no gradients when `scaler.step` comes: no backward pass was made, or they were cleared after it, or belong to another model.",
             hint=1,
         ),
         "half-weights": Diagnosis(
@@ -93,6 +115,10 @@ SCRIPT = Exercise(
         ),
         "other-scales": _seen(
             "A scaler begins at 65536, and what it does then is its own matter: halve after an overflow, which all ranks see.",
+            hint=1,
+        ),
+        "other-parameters": _seen(
+            "FSDP puts each rank's part of the parameters in their place. Here each rank keeps the whole model: DDP leaves its parameters as they are.",
             hint=1,
         ),
         "ranks-differ": _seen(
@@ -104,11 +130,13 @@ SCRIPT = Exercise(
             hint=1,
         ),
         "never-clears": _seen(
-            "Gradients pile up from step to step: `zero_grad` belongs into each of them.", hint=1
+            "Gradients pile up from step to step: `zero_grad` belongs into each of them, and a backward pass begins at the loss of its own batch.",
+            hint=1,
         ),
-        "averaged-late": _seen(
-            "Gradients were exchanged by hand, but too late: all of a rank's doing with them, beginning with `scaler.unscale_` or `scaler.step`, needs those that are averaged already. "
-            "Else one rank finds an infinity that the other never sees. Average between the backward pass and the scaler, or let the wrapped model do it.",
+        "averaged-late": _LATE,
+        "stale-casts": _seen(
+            "Several steps stand in one region of autocast. It casts each weight once and keeps the copy until it ends, so that later forward passes use weights from before the steps. "
+            "Each batch has a region of its own, around forward pass and loss.",
             hint=1,
         ),
         "rate-times-ranks": _seen(
@@ -120,10 +148,13 @@ SCRIPT = Exercise(
             "Times a scale of 65536 it is infinite before the backward pass begins. Inside of the region, autocast computes a loss in FP32.",
             hint=2,
         ),
-        "other-optimizer": _seen("The exercise asks for SGD, and for no more than its `lr`.", hint=1),
+        "other-optimizer": _seen(
+            "The exercise asks for one SGD with all parameters of `model`, and for no more than its `lr`. (A scaler decides for each optimizer by itself whether it makes its step.)",
+            hint=1,
+        ),
         "hardly-moves": _seen(
-            "The weights have hardly moved: gradients were divided by the scale, and not all of them had been multiplied by it. `backward()` is called on what `scaler.scale(loss)` returns; "
-            "and whoever clips gradients calls `scaler.unscale_(optimizer)` first.",
+            "The weights have hardly moved: gradients were divided by the scale, and had not been multiplied by it as often. `backward()` is called on what `scaler.scale(loss)` returns; "
+            "whoever clips gradients calls `scaler.unscale_(optimizer)` first; and nobody else divides by the scale.",
             hint=1,
         ),
         "divides-by-ranks": _seen(
@@ -135,16 +166,20 @@ SCRIPT = Exercise(
             hint=1,
         ),
         "wrong-weights": _seen(
-            "The samples were right and the steps are not: look at the learning rate, at the loss and at the order of calls.",
+            "Samples, learning rate and scaler are right, and the steps are not: look at the loss, at what is done to gradients on their way to the step, and at the order of calls.",
             hint=1,
         ),
         "barriers": _seen(
             "DDP waits for all ranks in each backward pass by itself. A barrier in the step only costs time.",
             hint=1,
         ),
+        "one-rank-decides": Diagnosis(
+            "In {call}, {got}. A rank decides by its own loss, of which the others know nothing. `scaler.step` needs no help: the NaN is in the averaged gradients, so that all ranks leave this step out together.",
+            hint=1,
+        ),
         "not-saved": _seen("Rank 0 saves the weights at the end.", hint=1),
         "all-save": _seen(
-            "All ranks write to one file at the same time, and what is left may be whole or not. One rank is enough: all have the same weights.",
+            "One rank is enough: all have the same weights. And where all write to one file at the same time, what is left may be whole or not.",
             hint=1,
         ),
         "other-saves": _seen(
@@ -180,13 +215,17 @@ SHARD = Exercise(
     hints=(
         "All ranks must see the *same* shuffled order, each for itself, without talking; then each takes its own part of it.",
         "`torch.Generator().manual_seed(…)` with a number that seed and epoch decide and the rank does not, given to `torch.randperm`. Fill the order up from its "
-        "beginning until `ranks` divides its length.",
+        "beginning until `ranks` divides its length; with more ranks than samples, that is more than once.",
         "`torch.randperm(samples, generator=…).tolist()`; the share is `samples / ranks`, rounded up; append the first few of the order until there are `share * ranks`, "
         "more than once if there are few samples; then every `ranks`-th, beginning with number `rank`.",
     ),
     diagnoses={
         "uneven": _seen(
             "The rank with more batches waits for the others for ever in its last step. All get equally many.",
+            hint=2,
+        ),
+        "fills-up-once": _seen(
+            "With fewer samples than are missing, to append the order once is not enough: append it until there is one for each rank.",
             hint=2,
         ),
         "drops": _seen(
@@ -213,7 +252,7 @@ SHARD = Exercise(
         ),
         "seed-unused": _seen("Another seed must give another order: `seed` was not used.", hint=2),
         "global-random": _seen(
-            "The order does not follow from seed and epoch alone, but from random numbers that were drawn before, or that nobody can draw again. Ranks draw differently (dropout!), so that their orders do not fit together.",
+            "The order does not follow from seed and epoch alone, but from what is another in each process: random numbers that were drawn before (dropout!), or that nobody can draw again, or the time, or the number of the process. So the orders of the ranks do not fit together.",
             hint=2,
         ),
         "hash-of-text": _seen(
@@ -240,7 +279,7 @@ STEP = Exercise(
     hints=(
         "Exchange only with the last micro-batch; and decide nothing on one rank alone. Whatever is infinite on one rank is infinite on all, once gradients are averaged.",
         "`ddp.no_sync()` is noticed in the *forward* pass: both passes stand inside of it, for all micro-batches but the last. The scaler needs no help: it looks "
-        "at gradients that are averaged already.",
+        "at gradients that are averaged already. Whether the step was made can be seen from the scale, before and after.",
         "Clear once. For each micro-batch: `contextlib.nullcontext()` if it is the last one, otherwise `ddp.no_sync()`; inside, the FP16 region with the loss over the number of "
         "micro-batches, then the scaled backward pass. Then step and update, once; the weights have moved if the scale has not fallen.",
     ),
@@ -250,7 +289,7 @@ STEP = Exercise(
             hint=1,
         ),
         "stands-still": Diagnosis(
-            "{call} does not come to its end: {got}. A step needs no waiting there: nothing is computed, and nothing is exchanged.",
+            "{call} does not come to its end: {got}. A step needs no waiting there: where a rank stands still, nothing is computed, and nothing is exchanged.",
             hint=1,
         ),
         "died": Diagnosis(
@@ -258,7 +297,7 @@ STEP = Exercise(
             hint=1,
         ),
         "no-exchange": _seen(
-            "All backward passes were inside of `no_sync`: no gradient left its rank, and the replicas drift apart.",
+            "No gradient left its rank, and the replicas drift apart: all backward passes were inside of `no_sync`, or went through the model inside of the wrapper.",
             hint=2,
         ),
         "many-exchanges": _seen(
@@ -270,7 +309,7 @@ STEP = Exercise(
             hint=2,
         ),
         "no-update": Diagnosis(
-            "{call} failed: {got}. `scaler.update()` ends each step, on every rank, also where a step was left out.",
+            "{call} failed: {got}. A step has one `scaler.step`, then one `scaler.update()`, on every rank, also where it was left out.",
             hint=1,
         ),
         "barriers": _seen(
@@ -287,15 +326,22 @@ STEP = Exercise(
             "From here on, each rank trains a model of its own. Whether a step is made must come out the same on all ranks.",
             hint=1,
         ),
+        "averaged-late": _LATE,
         "scales-differ": _seen("One rank's scaler has seen something that the other's has not.", hint=1),
         "moved": _seen(
-            "The gradients of this step are not finite on any rank, once they are averaged: the weights must stay. `scaler.step` sees to that; `optimizer.step()` called directly does not.",
+            "A gradient of this step is not finite, so the weights must stay, on all ranks. `scaler.step` sees to that where every micro-batch has made its backward pass, and nothing was put in place of what it brought; "
+            "`optimizer.step()` called directly does not.",
             hint=1,
         ),
         "no-checks": Diagnosis(
-            "{call} failed: {got}. `update` comes once, after `scaler.step`, which looks for infinities.",
+            "{call} failed: {got}. `update` comes once, after `scaler.step`, which looks for infinities; both on every rank.",
             hint=1,
         ),
+        "no-gradients": Diagnosis(
+            "{call} failed: {got}. The optimizer's parameters have no gradients when `scaler.step` comes: no backward pass was made, or they were cleared after it, or belong to another model.",
+            hint=1,
+        ),
+        "no-step": _seen("`scaler.step(optimizer)` makes it, with the optimizer that is handed in.", hint=1),
         "many-steps": _seen("A step is made once, when all micro-batches are through.", hint=1),
         "scale-moves": _seen("Nothing has overflowed, so the scale stays.", hint=1),
         "scale-stays": _seen(
@@ -307,8 +353,12 @@ STEP = Exercise(
             hint=2,
         ),
         "divides-by-ranks": _seen(
-            "The loss was divided by the number of ranks as well. DDP's all-reduce gives the mean already.",
+            "Loss or gradients were divided by the number of ranks as well. DDP's all-reduce gives the mean already.",
             hint=2,
+        ),
+        "adds-ranks": _seen(
+            "The gradients of the ranks were added. The mean is asked for, as DDP's all-reduce gives it.",
+            hint=1,
         ),
         "last-only": _seen("Only the last micro-batch took part in the step.", hint=1),
         "never-clears": _seen("What `.grad` held before is part of this step.", hint=1),
@@ -316,13 +366,17 @@ STEP = Exercise(
             "`optimizer.step()` was called directly, with gradients that are multiplied by the scale.", hint=1
         ),
         "hardly-moves": _seen(
-            "This step has hardly moved the weights: some gradients were divided by the scale that had never been multiplied by it. `backward()` belongs to what `scaler.scale(loss)` returns; "
-            "and whoever clips gradients calls `scaler.unscale_(optimizer)` first.",
+            "This step has hardly moved the weights: gradients were divided by the scale, and had not been multiplied by it as often. `backward()` is called on what `scaler.scale(loss)` returns; "
+            "whoever clips gradients calls `scaler.unscale_(optimizer)` first; and nobody else divides by the scale.",
             hint=1,
         ),
         "no-autocast": _seen("Each forward pass belongs into an FP16 region.", hint=2),
         "wrong-weights": _seen(
             "No known mistake leads to these numbers. Go through your lines in their order.", hint=1
+        ),
+        "says-no": Diagnosis(
+            "{call} returned {got}; right is {want}: the weights have moved. (`scaler.step` returns what `optimizer.step` returns, and for SGD that is None. Compare the scale before `update` with the scale after it.)",
+            hint=2,
         ),
         "wrong-answer": Diagnosis("{call} returned {got}; right is {want}.", hint=2),
     },
@@ -396,7 +450,7 @@ DEADLOCKS = Exercise(
             "{call} returned a set with {got} in it, which is not the letter of a program on this page."
         ),
         "program-A": _program(
-            "Only rank 0 enters the barrier. It is one step to the right of where it belongs, and is not needed at all at this place."
+            "Only rank 0 enters the barrier. It is indented one level too far, and is not needed at all at this place."
         ),
         "program-B": _program(
             "Rank 0 makes five exchanges, rank 1 four. In the last step, rank 0 waits: samplers give all ranks equally many for this reason."

@@ -242,8 +242,8 @@ def update(recorder: Recorder, scaler: Any, *args: Any, **kwargs: Any) -> Noting
         recorder.eras[index] += 1
         if index == 0 and enabled:
             recorder.history.scale(recorder.steps.now, before, now)
-            if recorder.ranks is not None:
-                recorder.ranks.scale(recorder.steps.now, now)
+            if recorder.this_rank is not None:
+                recorder.this_rank.numbers.scale(recorder.steps.now, now)
         recorder.emit(
             Updated,
             subject=("scaler", index),

@@ -1,4 +1,7 @@
-"""A thread beside the loop: tells the others where this rank is, and says who waits for whom while they wait."""
+"""A thread beside the loop: tells the others where this rank is, and says who waits for whom while they wait.
+
+Any loop has it that is watched. What a Trainer says when a rank has left is in `train/distributed/failures.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,23 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from amp_lab.watching.recording.ranks import facts
+from amp_lab.watching.recording.ranks import groups, replicas
 from amp_lab.watching.recording.ranks.installing import install
-from amp_lab.watching.recording.ranks.ranks import Ranks
 from amp_lab.watching.recording.ranks.records import STILL, RankRecord
 from amp_lab.watching.recording.ranks.seen import RanksSeen
 from amp_lab.watching.recording.ranks.shelf import Shelf
+from amp_lab.watching.recording.ranks.this_rank import ThisRank
+from amp_lab.watching.recording.ranks.where import place_of
 
 if TYPE_CHECKING:
     from amp_lab.watching.recording.recorder import Recorder
 
 _EVERY: Final = 0.25  # seconds between two looks
-_LATEST: Final = (
-    300.0  # seconds: of a wait that may be meant it speaks then, or after half of the group's timeout
-)
+# Seconds: of a wait that may be meant it speaks then, or after half of the group's timeout.
+_LATEST: Final = 300.0
 _FOR_REPORT: Final = 3.0  # seconds that a report waits at most for what other ranks have to tell
 _FOR_FIRST: Final = 1.0  # and for the first sign of ranks that may not be watched at all
-_AFTERWARDS: Final = (
-    60.0  # seconds after the end of the watch, for which the others can see where this rank is
-)
+_AFTERWARDS: Final = 60.0  # seconds from the end of the watch, in which the others can see where this rank is
 _RANKS: Final = 16  # of more ranks each looks less often: one process keeps the store of all
 
 
@@ -37,8 +38,8 @@ class Attendant:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.ranks, self._shelf = Ranks(recorder), Shelf(facts.shape_of(recorder.models))
-        self._patience = min(facts.timeout() / 2, _LATEST)
+        self.this_rank, self._shelf = ThisRank(recorder), Shelf(replicas.shape_of(recorder.models))
+        self._patience = min(groups.timeout() / 2, _LATEST)
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -47,19 +48,19 @@ class Attendant:
         self._suspected = 0  # looks in a row that have found ranks waiting for ones that cannot come
         self._spoken = False
         self._known: dict[int, RankRecord] = {}
-        self._every = _EVERY * max(1.0, len(self.ranks.peers) / _RANKS)
+        self._every = _EVERY * max(1.0, len(self.this_rank.peers) / _RANKS)
         self._left_at = math.inf
 
     # -- on and off
 
     def start(self) -> None:
         """Begin, or go on."""
-        record = self.ranks.record
+        record = self.this_rank.record
         record.ended = record.error = ""
         record.broken = False
         record.began, record.over = record.began or self._shelf.clock(), 0
         self._left_at = math.inf
-        install(self._recorder, self.ranks)
+        install(self._recorder, self.this_rank)
         if self._thread is None:
             self._tell()
             self._done.clear()
@@ -69,12 +70,12 @@ class Attendant:
 
     def left(self, error: BaseException | None = None, is_over: bool = True) -> None:
         """The loop has left the watch, or has raised an error in it."""
-        record = self.ranks.record
+        record = self.this_rank.record
         if record.ended == "raised":
             return
-        self._recorder.quietly("ranks", self.ranks.end, is_over)
+        self._recorder.quietly("ranks", self.this_rank.end, is_over)
         record.ended = "left" if error is None else "raised"
-        record.broken = error is not None and facts.is_about_talk(error)
+        record.broken = error is not None and groups.is_about_talk(error)
         record.error = "" if error is None else f"{type(error).__name__}: {str(error)[:200]}"
         self._left_at = time.monotonic()
         if is_over:  # else there may be thousands of calls
@@ -83,7 +84,7 @@ class Attendant:
 
     def _exits(self) -> None:
         self._done.set()
-        record = self.ranks.record
+        record = self.this_rank.record
         if record.ended in ("", "left"):
             record.ended = "exited"
         self._tell()
@@ -104,8 +105,8 @@ class Attendant:
                 self._recorder.failed("ranks", error)
 
     def _look(self) -> None:
-        record = self.ranks.record
-        place = facts.place_of(self._recorder.thread)
+        record = self.this_rank.record
+        place = place_of(self._recorder.thread)
         moved = (place.moved, record.begun, self._recorder.history.number)
         if moved != self._place:
             self._place, self._since, self._spoken = moved, time.monotonic(), False
@@ -132,7 +133,7 @@ class Attendant:
 
     def _tell(self) -> None:
         with self._lock:
-            record = self.ranks.record
+            record = self.this_rank.record
             record.beat += 1
             self._shelf.lay_down(replace(record, meetings=list(record.meetings)))
 
@@ -140,10 +141,10 @@ class Attendant:
 
     def seen(self) -> RanksSeen:
         """Return what all ranks have told until now."""
-        others = [rank for rank in self.ranks.peers if rank != self.ranks.record.rank]
+        others = [rank for rank in self.this_rank.peers if rank != self.this_rank.record.rank]
         with self._lock:
             self._known.update({each.rank: each for each in self._shelf.of(others)})
-        own = replace(self.ranks.record)
+        own = replace(self.this_rank.record)
         # One that was over before this one began is another: a rank may have watched something else before, by itself.
         every = {rank: each for rank, each in self._known.items() if not 0 < each.over < own.began}
         every[own.rank] = own
@@ -151,7 +152,7 @@ class Attendant:
 
     def seen_for_report(self) -> RanksSeen:
         """Return what all ranks have told; wait a moment for those that have not come so far as this one."""
-        self._recorder.quietly("ranks", self.ranks.read)
+        self._recorder.quietly("ranks", self.this_rank.numbers.read)
         self._tell()
         first, until = self.seen(), time.monotonic() + _FOR_REPORT
         seen = first
@@ -165,7 +166,7 @@ class Attendant:
 
     def _is_complete(self, seen: RanksSeen) -> bool:
         own, others = seen.own, [each for each in seen.records if each.rank != seen.rank]
-        if len(others) < len(self.ranks.peers) - 1:
+        if len(others) < len(self.this_rank.peers) - 1:
             return False
         if own.ended:  # then the others end, too, or wait for this one
             return all(each.ended or each.still >= STILL + self._every for each in others)

@@ -30,6 +30,11 @@ class Meeting(NamedTuple):
     forwards: int
     where: str
 
+    @property
+    def way(self) -> tuple[str, int]:
+        """What must be the same on all ranks: the kind, and what a backward pass averages the gradients of."""
+        return self.kind, self.forwards if self.kind == "backward" else 0
+
 
 @dataclass
 class RankRecord:
@@ -42,7 +47,7 @@ class RankRecord:
             where the others conclude that its process has ended.
         error: the exception that ended the loop, in words.
         begun: how many meetings it has begun. `inside` is the kind of the one it is in, "" for none.
-        failed: the last one ended with an error of the connection between ranks, or with a timeout.
+        unfinished: the last one ended with an error. `failed`: with one of the connection between ranks, or a timeout.
         broken: its loop ended with such an error, in whatever call.
         where: the line that runs, in words. `still` is for how many seconds nothing has moved there.
         queues: the host does not wait in a meeting itself, but later (NCCL).
@@ -66,6 +71,7 @@ class RankRecord:
     error: str = ""
     begun: int = 0
     inside: str = ""
+    unfinished: bool = False
     failed: bool = False
     broken: bool = False
     where: str = ""
@@ -91,7 +97,7 @@ class RankRecord:
     @property
     def done(self) -> int:
         """How many meetings it has left behind, or will never come to the end of."""
-        return self.begun - (bool(self.inside) or self.failed)
+        return self.begun - (bool(self.inside) or self.unfinished)
 
     @property
     def waits(self) -> bool:

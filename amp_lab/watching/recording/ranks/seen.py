@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -43,23 +43,28 @@ class Stuck(NamedTuple):
 
     @property
     def words(self) -> str:
-        """ "rank 0 waits in loss.backward() (step 6, train.py:31), and rank 1 …"."""
-        return f"{listed([_waits(each) for each in self.waiting])}; {listed([_is(each) for each in self.behind])}"
+        """ "rank 0 waits in backward of step 6 (train.py:31: loss.backward()); rank 1 left the loop after step 5"."""
+        return "; ".join([listed([_waits(each) for each in self.waiting]), *map(_is, self.behind)])
 
 
 @dataclass(frozen=True)
 class RanksSeen:
-    """The records of the ranks that train together, as far as they have come here. `rank` is the one that looks."""
+    """The records of the ranks that train together, as far as they have come here. `rank` is the one that looks.
 
-    rank: int
-    records: tuple[RankRecord, ...]
+    Where one process trains alone there are none: then nothing is apart, and nobody waits.
+    """
+
+    rank: int = 0
+    records: tuple[RankRecord, ...] = ()
 
     @property
     def all_wait(self) -> bool:
+        """Whether nobody moves."""
         return all(each.waits for each in self.records)
 
     @property
     def own(self) -> RankRecord:
+        """The record of the rank that looks."""
         return next(each for each in self.records if each.rank == self.rank)
 
     def without_those_silent_since(self, before: RanksSeen) -> RanksSeen:
@@ -77,42 +82,50 @@ class RanksSeen:
 
     def skips_apart(self) -> Apart | None:
         """The first step that the scaler left out on some ranks only."""
-        until = min((each.skips_until for each in self.records), default=0)
-        skipped = [{step for step in each.skips if step <= until} for each in self.records]
-        apart = set().union(*skipped) - set(skipped[0]).intersection(*skipped) if skipped else set()
-        if self._cannot_compare or not apart:
+        if self._cannot_compare:
             return None
-        step = min(apart)
-        words = ("skipped" if step in each else "taken" for each in skipped)
-        return Apart(step, tuple(zip(self._ranks, words, strict=True)))
+        until = min(each.skips_until for each in self.records)
+        skipped = [{step for step in each.skips if step <= until} for each in self.records]
+        apart = skipped[0].union(*skipped) - skipped[0].intersection(*skipped)
+        if not apart:
+            return None
+        first = min(apart)
+        return self._apart(first, ["skipped" if first in each else "taken" for each in skipped])
 
     def scales_apart(self) -> Apart | None:
         """The first step after which the loss scale differs."""
-        until = min((each.scales_until for each in self.records), default=0)
-        steps = sorted({step for each in self.records for step, _ in each.scales if step <= until})
-        return self._first_apart(steps, lambda record, step: _scale_at(record, step))
+        if self._cannot_compare:
+            return None
+        until = min(each.scales_until for each in self.records)
+        for step in sorted({step for each in self.records for step, _ in each.scales if step <= until}):
+            scales = [_scale_at(each, step) for each in self.records]
+            if len(set(scales)) > 1:
+                return self._apart(step, scales)
+        return None
 
     def weights_apart(self) -> Apart | None:
         """The first step that began with different weights, if they have been different ever since."""
         if not all(each.replicas for each in self.records):
             return None
-        sums = [dict(each.weights) for each in self.records]
-        common = sorted(set(sums[0]).intersection(*sums))
-        apart = [step for step in common if len({each[step] for each in sums}) > 1]
-        if self._cannot_compare or not apart or apart[-1] != common[-1]:
-            return None
-        together = [step for step in common if step not in apart]
-        first = next(step for step in apart if not together or step > together[-1])
-        return Apart(first, tuple((rank, each[first]) for rank, each in zip(self._ranks, sums, strict=True)))
+        told = self._checksums(lambda record: record.weights)
+        together = [step for step, sums in told.items() if len(set(sums)) == 1]
+        apart = [step for step in told if step > max(together, default=0)]
+        return self._apart(apart[0], told[apart[0]]) if apart else None
 
-    def _first_apart(self, steps: Iterable[int], of: Callable[[RankRecord, int], object]) -> Apart | None:
+    def same(self, of: Callable[[RankRecord], Sequence[tuple[int, int]]]) -> list[int]:
+        """Return the steps in which checksums are the same on all ranks; none, if they are not in every step."""
+        told = self._checksums(of)
+        return list(told) if all(len(set(sums)) == 1 for sums in told.values()) else []
+
+    def _checksums(self, of: Callable[[RankRecord], Sequence[tuple[int, int]]]) -> dict[int, list[int]]:
+        """Return the checksums of all ranks, in order of ranks, for each step of which all have told one."""
         if self._cannot_compare:
-            return None
-        for step in steps:
-            values = [of(each, step) for each in self.records]
-            if len(set(values)) > 1:
-                return Apart(step, tuple(zip(self._ranks, values, strict=True)))
-        return None
+            return {}
+        sums = [dict(of(each)) for each in self.records]
+        return {step: [each[step] for each in sums] for step in sorted(set.intersection(*map(set, sums)))}
+
+    def _apart(self, step: int, values: Sequence[object]) -> Apart:
+        return Apart(step, tuple(zip(self._ranks, values, strict=True)))
 
     def decided_apart(self) -> dict[int, Meeting] | None:
         """The first meeting in which the ranks did not do the same, by rank."""
@@ -121,7 +134,7 @@ class RanksSeen:
         each_rank = [{meeting.number: meeting for meeting in each.meetings} for each in self.records]
         for number in sorted(set(each_rank[0]).intersection(*each_rank)):
             met = [each[number] for each in each_rank]
-            if len({(each.kind, each.forwards if each.kind == "backward" else 0) for each in met}) > 1:
+            if len({each.way for each in met}) > 1:
                 return dict(zip(self._ranks, met, strict=True))
         return None
 
@@ -132,18 +145,9 @@ class RanksSeen:
             return None
         at = max(each.begun for each in waiting)
         waiting = [each for each in waiting if each.begun == at]
-        behind = [each for each in self.records if each not in waiting and each.done < at]
-        behind = [each for each in behind if each.begun < at or each.ended]
+        others = [each for each in self.records if each not in waiting]
+        behind = [each for each in others if each.done < at and (each.begun < at or each.ended)]
         return Stuck(tuple(waiting), tuple(behind)) if behind else None
-
-    def same(self, of: Callable[[RankRecord], Sequence[tuple[int, int]]]) -> list[int]:
-        """Return the steps in which checksums are the same on all ranks; none, if they are not in every step."""
-        if self._cannot_compare:
-            return []
-        sums = [dict(of(each)) for each in self.records]
-        common = sorted(set(sums[0]).intersection(*sums))
-        equal = [step for step in common if len({each[step] for each in sums}) == 1]
-        return equal if equal == common else []
 
     @property
     def _ranks(self) -> list[int]:
@@ -155,12 +159,8 @@ class RanksSeen:
 
 
 def _scale_at(record: RankRecord, step: int) -> float | None:
-    scale = None
-    for changed, value in record.scales:
-        if changed > step:
-            break
-        scale = value
-    return scale
+    """Return the scale after a step: that of the last change until then; None before the first."""
+    return next((value for changed, value in reversed(record.scales) if changed <= step), None)
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:

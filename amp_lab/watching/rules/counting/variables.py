@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from amp_lab.watching.recording.events import Noticed
 from amp_lab.watching.recording.run import Run
-from amp_lab.watching.rules.notices import finite
+from amp_lab.watching.rules.notices import finite, notices
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.words import counted, in_words
 
@@ -61,8 +60,8 @@ def sum_poisoned(run: Run) -> Iterator[Finding]:
     """
     found = [
         event
-        for event in run.of(Noticed)
-        if event.what == "sum" and not finite([event.values["after"]]) and not finite([event.values["later"]])
+        for event in notices(run, "sum")
+        if not finite([event.values["after"]]) and not finite([event.values["later"]])
     ]
     if found:
         event = found[0]
@@ -108,7 +107,7 @@ def counter_on_skip(run: Run) -> Iterator[Finding]:
             if scaler.get_scale() >= before:
                 global_step += 1
     """
-    found = [event for event in run.of(Noticed) if event.what == "counter"]
+    found = notices(run, "counter")
     if found:
         event = found[0]
         name, step, value = (event.values[each] for each in ("name", "step", "value"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from amp_lab.watching.recording.events import Event, Stepped
+from amp_lab.watching.recording.events import Stepped
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 
@@ -44,22 +44,15 @@ def ranks_skip_apart(run: Run) -> Iterator[Finding]:
             scaler.update()
             optimizer.zero_grad()
     """
-    apart = run.ranks.skips_apart() if run.ranks else None
-    scales = run.ranks.scales_apart() if run.ranks else None
+    apart, scales = run.ranks.skips_apart(), run.ranks.scales_apart()
     if apart is not None and (scales is None or scales.step >= apart.step):  # else that is why
-        event = event_of(run, apart.step)
-        yield Finding(
+        yield _finding(
+            run,
+            apart.step,
             f"Step {apart.step} was {apart.words}: an infinity or NaN came into the gradients of some ranks after they "
             "had been averaged.",
-            (event,) if event else (),
-            {},
-            Fix(
-                event,
-                say="Change gradients in the same way on all ranks, or before the backward pass ends; "
-                "or let all ranks decide together: all_reduce the flag, by its maximum, before {scaler}.step.",
-            )
-            if event
-            else None,
+            "Change gradients in the same way on all ranks, or before the backward pass ends; or let all ranks decide "
+            "together: all_reduce the flag, by its maximum, before {scaler}.step.",
         )
 
 
@@ -95,20 +88,14 @@ def ranks_scale_apart(run: Run) -> Iterator[Finding]:
             scaler.update()
             optimizer.zero_grad()
     """
-    apart = run.ranks.scales_apart() if run.ranks else None
+    apart = run.ranks.scales_apart()
     if apart is not None:
-        event = event_of(run, apart.step)
-        yield Finding(
+        yield _finding(
+            run,
+            apart.step,
             f"After step {apart.step} the loss scale was {apart.words}.",
-            (event,) if event else (),
-            {},
-            Fix(
-                event,
-                say="Give every rank the same scaler: made with the same numbers, loaded on all ranks from the same "
-                "checkpoint, and set by none of them alone.",
-            )
-            if event
-            else None,
+            "Give every rank the same scaler: made with the same numbers, loaded on all ranks from the same "
+            "checkpoint, and set by none of them alone.",
         )
 
 
@@ -163,27 +150,25 @@ def replicas_drift(run: Run) -> Iterator[Finding]:
             optimizer.step()
             optimizer.zero_grad()
     """
-    apart = run.ranks.weights_apart() if run.ranks else None
-    if apart is not None:
-        before = event_of(run, apart.step - 1)
-        since = f"Step {apart.step} began" if apart.step > 1 else "The ranks began"
-        yield Finding(
-            f"{since} with different weights, and they were different to the end.",
-            (before,) if before else (),
-            {"checksum of the weights": apart.words},
-            Fix(
-                before,
-                say="Look for what one rank does between the backward pass and the next forward pass and the others do "
-                "not."
-                if apart.step > 1
-                else "Send the weights of rank 0 to all before the first step, as DDP does when it is made.",
-            )
-            if before
-            else None,
-        )
+    apart = run.ranks.weights_apart()
+    if apart is None:
+        return
+    if apart.step > 1:
+        since = f"Step {apart.step} began"
+        say = "Look for what one rank does between the backward pass and the next forward pass and the others do not."
+    else:
+        since = "The ranks began"
+        say = "Send the weights of rank 0 to all before the first step, as DDP does when it is made."
+    sentence = f"{since} with different weights, and they were different to the end."
+    yield _finding(run, apart.step - 1, sentence, say, {"checksum of the weights": apart.words})
 
 
-def event_of(run: Run, step: int) -> Event | None:
-    """Return the call that took a step; where that was not kept, one of the nearest step in its place."""
+def _finding(
+    run: Run, step: int, sentence: str, say: str, values: Mapping[str, object] | None = None
+) -> Finding:
+    """Return a finding at the call that took a step; where that was not kept, at one of the nearest step."""
     nearest = min(run.of(Stepped), key=lambda each: abs(each.step - step), default=None)
-    return None if nearest is None else replace(nearest, step=max(step, 1))
+    if nearest is None:
+        return Finding(sentence, (), values or {})
+    event = replace(nearest, step=max(step, 1))
+    return Finding(sentence, (event,), values or {}, Fix(event, say=say))

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from amp_lab.watching.recording.events import Noticed
 from amp_lab.watching.recording.run import Run
+from amp_lab.watching.rules.notices import notices
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.rules.steps import in_nearly_all, in_steps, steps_of
-
-
-def notices(run: Run, what: str) -> list[Noticed]:
-    """Return what a rank noticed of itself, by its name."""
-    return [each for each in run.of(Noticed) if each.what == what]
 
 
 @rule(

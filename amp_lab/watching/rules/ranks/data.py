@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from amp_lab.watching.recording.events import Backward, Forward, Noticed
 from amp_lab.watching.recording.run import Run
-from amp_lab.watching.rules.ranks.averaging import notices
+from amp_lab.watching.rules.notices import notices
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
 from amp_lab.watching.rules.steps import in_steps
 
@@ -45,9 +45,9 @@ def same_data_every_rank(run: Run) -> Iterator[Finding]:
             optimizer.step()
             optimizer.zero_grad()
     """
-    same = run.ranks.same(lambda record: record.inputs) if run.ranks else []
-    event = next((each for each in run.of(Forward) if each.grad and each.step in same), None)
-    if len(same) >= _FEW and event is not None:
+    same = run.ranks.same(lambda record: record.inputs)
+    event = _first_pass(run, same)
+    if event is not None:
         yield Finding(
             f"In {in_steps(same)} all ranks were given the same batch.",
             (event,),
@@ -86,17 +86,21 @@ def same_dropout_every_rank(run: Run) -> Iterator[Finding]:
             optimizer.step()
             optimizer.zero_grad()
     """
-    if run.ranks is None or not all(each.dropout for each in run.ranks.records):
-        return
     same = run.ranks.same(lambda record: record.random)
-    event = next((each for each in run.of(Forward) if each.grad and each.step in same), None)
-    if len(same) >= _FEW and event is not None:
+    event = _first_pass(run, same)
+    if event is not None and all(each.dropout for each in run.ranks.records):
         yield Finding(
             f"In {in_steps(same)} the random numbers of all ranks were in the same state, and the model has dropout.",
             (event,),
             {},
             Fix(event, say="Call torch.manual_seed(seed + rank) when the model has been made."),
         )
+
+
+def _first_pass(run: Run, same: Sequence[int]) -> Forward | None:
+    """Return the first training pass in the steps in which all ranks have the same; None if these are too few."""
+    passes = (each for each in run.of(Forward) if each.grad and each.step in same)
+    return next(passes, None) if len(same) >= _FEW else None
 
 
 @rule("no-set-epoch", Severity.RISK, title="the data come in the same order in every epoch")

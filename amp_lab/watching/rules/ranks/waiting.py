@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from amp_lab.watching.recording.events import Backward, Event, Raised, Stepped
 from amp_lab.watching.recording.ranks.records import Meeting
-from amp_lab.watching.recording.ranks.seen import RanksSeen, Stuck
+from amp_lab.watching.recording.ranks.seen import Stuck
 from amp_lab.watching.recording.run import Run
 from amp_lab.watching.rules.rule import Finding, Fix, Severity, rule
-from amp_lab.watching.words import counted
+from amp_lab.watching.words import counted, place_in_words
 
 _TOGETHER: Final = (
     "Let all ranks decide together: all_reduce the flag (its maximum), then let each act on what came of it."
+)
+_SAME_NUMBER: Final = "Give every rank the same number of batches, or use `with model.join():`."
+_MEND: Final = (
+    "Mend that error; and start the ranks with torchrun, so that one that fails ends the others, too."
 )
 
 
@@ -60,20 +65,18 @@ def one_rank_decides(run: Run) -> Iterator[Finding]:
             optimizer.zero_grad()
     """
     seen = run.ranks
-    if seen is None:
-        return
     if met := seen.decided_apart():
         event = _event_of(run, met[seen.rank])
         yield Finding(
             _of_different(met),
-            (*([event] if event else []), *_waited_in_vain(run, seen)),
+            (*([event] if event else []), *_waited_in_vain(run)),
             {},
             Fix(event, say=_TOGETHER) if event else None,
         )
         return
     stuck = seen.stuck()
     if stuck is not None and stuck.is_certain and not stuck.left:
-        yield _of_stuck(run, seen, stuck, _TOGETHER)
+        yield _of_stuck(run, stuck, _TOGETHER)
 
 
 @rule(
@@ -103,38 +106,32 @@ def rank_left_early(run: Run) -> Iterator[Finding]:
                 optimizer.step()
                 optimizer.zero_grad()
     """
-    if run.ranks is None or run.ranks.decided_apart() is not None:
+    if run.ranks.decided_apart() is not None:
         return
     stuck = run.ranks.stuck()
     if stuck is not None and stuck.is_certain and stuck.left:
-        yield _of_stuck(
-            run,
-            run.ranks,
-            stuck,
-            "Give every rank the same number of batches, or use `with model.join():`; a rank that fails must end the "
-            "others, too: start them with torchrun.",
-        )
+        has_failed = any(each.ended == "raised" for each in stuck.behind)
+        yield _of_stuck(run, stuck, _MEND if has_failed else _SAME_NUMBER)
 
 
-def _of_stuck(run: Run, seen: RanksSeen, stuck: Stuck, say: str) -> Finding:
-    nearest = next(reversed(list(run.of(Stepped))), None) or next(run.of(Backward), None)
-    events = (*_waited_in_vain(run, seen), *([nearest] if nearest else []))
-    words = stuck.words
-    return Finding(
-        words[:1].upper() + words[1:] + ".", events, {}, Fix(events[0], say=say) if events else None
-    )
+def _of_stuck(run: Run, stuck: Stuck, say: str) -> Finding:
+    """Return the finding about ranks that wait, at the last step that this one took."""
+    taken = list(run.of(Stepped))[-1:] or list(run.of(Backward))[:1]
+    events = (*_waited_in_vain(run), *taken)
+    sentence = stuck.words[:1].upper() + stuck.words[1:] + "."
+    return Finding(sentence, events, {}, Fix(events[0], say=say) if events else None)
 
 
-def _waited_in_vain(run: Run, seen: RanksSeen) -> tuple[Event, ...]:
+def _waited_in_vain(run: Run) -> tuple[Event, ...]:
     """Return the exception of this rank, if it is about the connection to the others."""
     raised = list(run.of(Raised))
-    return tuple(raised[-1:]) if seen.own.broken else ()
+    return tuple(raised[-1:]) if run.ranks.own.broken else ()
 
 
 def _of_different(met: Mapping[int, Meeting]) -> str:
     """Say what the ranks did in place of each other. `met` is the call of each rank."""
     (rank, one), *others = met.items()
-    other_rank, other = next(each for each in others if _way(each[1]) != _way(one))
+    other_rank, other = next(each for each in others if each[1].way != one.way)
     if one.kind == other.kind:
         passes = f"{counted(one.forwards, 'training pass', 'es')} forward on rank {rank}"
         return (
@@ -147,13 +144,11 @@ def _of_different(met: Mapping[int, Meeting]) -> str:
     )
 
 
-def _way(met: Meeting) -> tuple[str, int]:
-    return met.kind, met.forwards if met.kind == "backward" else 0
-
-
 def _event_of(run: Run, met: Meeting) -> Event | None:
     """Return an event at the line of a call, or the nearest in its step."""
     step = [each for each in run.events if each.where is not None and each.step == met.step]
-    line = [each for each in step if each.where and f":{each.where.line}: " in met.where]
+    line = [
+        each for each in step if each.where and met.where == place_in_words(replace(each.where, function=""))
+    ]
     taken = [each for each in run.of(Stepped) if each.step <= met.step]
     return next(iter([*line, *step, *reversed(taken)]), None)
