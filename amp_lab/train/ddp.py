@@ -62,6 +62,7 @@ class Options:
     compress: str = "none"
     checkpoints: str | None = None
     every: int | None = None
+    on_nonfinite: str = "raise"
     seed: int = 0
     device: str = "auto"
     timeout: float = 600.0
@@ -115,12 +116,13 @@ def train(options: Options) -> int:
             accumulate=options.accumulate,
             clip_norm=options.clip_norm,
             metrics={"accuracy": accuracy},
+            on_nonfinite=options.on_nonfinite,
             checkpoints=folder,
             seed=options.seed,  # plus the rank: each has dropout masks of its own
             progress=not options.quiet,
         )
         if group.first and folder and folder.newest:
-            click.echo(f"goes on from {folder.newest}")
+            click.echo(f"goes on from {folder.newest}, with its learning rate (--lr is for the start)")
         with group.following(trainer) as stopping:
             trainer.fit(train_loader, dev_loader, epochs=options.epochs, resume=bool(folder))
         if group.first:
@@ -132,9 +134,9 @@ def summary(trainer: Trainer) -> str:
     """Return one line about how a run ended, and how to go on with one that was stopped."""
     saved = trainer.checkpoints.newest if trainer.checkpoints else None
     parts = [
-        f"{trainer.epoch} epochs",
-        f"{trainer.step} steps",
-        f"{trainer.ranks.size} ranks",
+        counted(trainer.epoch, "epoch"),
+        counted(trainer.step, "step"),
+        counted(trainer.ranks.size, "rank"),
         trainer.precision,
     ]
     if trainer.precision == "fp16":
@@ -151,16 +153,30 @@ def summary(trainer: Trainer) -> str:
     return ", ".join(parts)
 
 
+def counted(number: int, what: str) -> str:
+    """Return "1 step", "2 steps"."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 @click.command(context_settings={"default_map": asdict(Options()), "show_default": True})
 @click.option("--precision", type=click.Choice(["auto", *PRECISIONS]))
 @click.option("--epochs", type=click.IntRange(1), help="In all, those of a resumed run included.")
 @click.option("--batch-size", type=click.IntRange(1), help="Of one rank.")
 @click.option("--accumulate", type=click.IntRange(1), help="Batches to a step.")
 @click.option("--clip-norm", type=click.FloatRange(0, min_open=True), help="Of all gradients together.")
-@click.option("--lr", type=click.FloatRange(0, min_open=True), help="Learning rate at the start.")
+@click.option(
+    "--lr",
+    type=click.FloatRange(0, min_open=True),
+    help="Learning rate at the start of a run; one that goes on has its own.",
+)
 @click.option("--compress", type=click.Choice(["none", "fp16", "bf16"]), help="Gradients on the wire.")
 @click.option("--checkpoints", type=click.Path(file_okay=False), help="Folder to save in, and to go on from.")
-@click.option("--every", type=click.IntRange(1), help="Steps from one checkpoint to the next.")
+@click.option(
+    "--every", type=click.IntRange(1), help="Steps from one checkpoint to the next; else after epochs."
+)
+@click.option(
+    "--on-nonfinite", type=click.Choice(["raise", "stop", "skip"]), help="At a NaN or infinite loss."
+)
 @click.option("--seed", type=click.IntRange(0))
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--timeout", type=click.FloatRange(1), help="Seconds to wait for another rank.")
@@ -169,6 +185,8 @@ def summary(trainer: Trainer) -> str:
 def command(ranks: int | None, **given: Any) -> int:
     """Train a model that reads digits, with several processes and mixed precision."""
     options = Options(**given)
+    if options.every and not options.checkpoints:
+        raise click.UsageError("--every says how often to save; say where, too: --checkpoints DIR")
     return rank(options) if ranks is None else exit_code(lambda: spawn(rank, ranks, options))
 
 

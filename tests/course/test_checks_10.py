@@ -14,7 +14,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from amp_lab.course.judging import launched
+from amp_lab.course.judging.ask import Ask
 from amp_lab.course.judging.exercise import grade
+from amp_lab.course.judging.guard import Contained
 from amp_lab.course.judging.launched import launch
 from amp_lab.course.judging.verdict import Correct, NotAttempted, Raised, Stopped, Wrong
 from amp_lab.course.lessons.l10 import paying, scenes
@@ -231,6 +233,28 @@ def test_code_that_nothing_could_stop_is_told_of_as_such(tmp_path, monkeypatch):
     verdict = grade("10.1", write(tmp_path, l10.RIGHT))
     assert type(verdict) is Stopped, verdict.text
     assert "still running after 17 seconds" in verdict.text
+
+
+def test_script_that_is_too_slow_for_a_second_run_was_right_the_first_time(tmp_path, monkeypatch):
+    real = Ask.on_ranks
+
+    def on_ranks(ask, *args, shown=True, **kwargs):
+        if not shown:
+            raise Contained("timeout", "too slow")
+        return real(ask, *args, **kwargs)
+
+    monkeypatch.setattr(Ask, "on_ranks", on_ranks)
+    assert type(grade("10.1", write(tmp_path, l10.RIGHT))) is Correct
+
+
+def test_error_before_the_nan_is_told_as_it_is(tmp_path):
+    made = tmp_path / "made"
+    line = (
+        f"    if int(os.environ['RANK']) == 0:\n        os.mkdir({str(made)!r})\n    dist.init_process_group("
+    )
+    verdict = grade("10.1", write(tmp_path, l10.changed(("    dist.init_process_group(", line))))
+    assert type(verdict) is Raised, verdict.text  # the second run finds the folder of the first
+    assert "FileExistsError" in verdict.text
 
 
 def test_processes_that_cannot_begin_are_no_verdict(tmp_path, monkeypatch):

@@ -1,8 +1,11 @@
 """What the page of lesson 10 says beyond what its cells show."""
 
+import gc
 import inspect
 import math
+import os
 import re
+import weakref
 
 import pytest
 import torch
@@ -26,6 +29,7 @@ from amp_lab.train.ddp_simulator import (
     Update,
     simulate,
 )
+from amp_lab.train.distributed.joining import joined
 from amp_lab.train.distributed.workers import run_ranks
 from amp_lab.train.models import digit_classifier
 
@@ -152,7 +156,9 @@ def test_the_launch_code_of_lesson_09_has_what_the_table_says_of_it():
 def test_numbers_on_the_page():
     assert sum(each.numel() for each in digit_classifier().parameters()) == 4810
     assert 4 * 4810 == 19_240
-    assert 2 * 2**16 == 131_072 > torch.finfo(torch.float16).max
+    assert round(100_000 / 2**16, 1) == 1.5
+    assert torch.finfo(torch.float16).max < 100_000
+    assert torch.tensor(100_000.0).bfloat16() == 99_840
     assert torch.tensor(1e-8).half() == 0
     assert (10 + 100) / 2 == 55
     assert pytest.approx(20.4) == 10 + 4 * (0.1 + 25e6 / 10e9 * 1e3)
@@ -164,6 +170,91 @@ def test_the_timeouts_that_the_page_names_are_pytorchs():
     assert constants.default_pg_timeout.total_seconds() == 30 * 60  # gloo's
     nccl = constants.default_pg_nccl_timeout
     assert nccl is None or nccl.total_seconds() == 10 * 60  # a build without NCCL has none
+
+
+def test_the_second_run_finds_a_fixed_port_taken_and_a_free_one_with_port_0():
+    first = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with pytest.raises(RuntimeError, match=r"EADDRINUSE|in use"):
+        dist.TCPStore("127.0.0.1", first.port, is_master=True, wait_for_workers=False)
+    second = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    assert second.port != first.port
+
+
+def test_one_batch_of_64_differs_from_two_halves_in_the_last_digits_only(one_thread):
+    images, labels = digits()
+
+    def gradients(rank):
+        model = DistributedDataParallel(digit_classifier())
+        loss = nn.functional.cross_entropy(model(images[rank:64:2]), labels[rank:64:2])
+        loss.backward()
+        return [each.grad for each in model.parameters()]
+
+    model = digit_classifier()
+    nn.functional.cross_entropy(model(images[:64]), labels[:64]).backward()
+    for found, each in zip(values(gradients)[0], model.parameters(), strict=True):
+        assert torch.allclose(found, each.grad, rtol=0, atol=1e-6)
+        assert each.grad.abs().max() > 1e-3
+
+
+def test_the_wrappers_names_are_refused_by_the_plain_model_and_not_strictly_nothing_is_loaded():
+    def states(rank):
+        model = DistributedDataParallel(digit_classifier(seed=1))
+        return model.state_dict(), model.module.state_dict()
+
+    wrapped, inside = values(states, 1)[0]
+    assert list(wrapped) == ["module." + name for name in inside]
+    plain = digit_classifier(seed=0)
+    before = {name: each.clone() for name, each in plain.state_dict().items()}
+    with pytest.raises(RuntimeError, match=r"module\.first\.weight"):
+        plain.load_state_dict(wrapped)
+    assert len(plain.load_state_dict(wrapped, strict=False).missing_keys) == len(inside) == 4
+    assert all(torch.equal(each, before[name]) for name, each in plain.state_dict().items())
+    plain.load_state_dict(inside)
+    assert not torch.equal(plain.state_dict()["first.weight"], before["first.weight"])
+
+
+def test_ddps_first_bucket_is_of_1_mb_and_the_next_ones_are_larger():
+    def buckets(rank):
+        model = DistributedDataParallel(nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8))))
+        sizes = []
+
+        def hook(state, bucket):
+            sizes.append(bucket.buffer().nbytes)
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        model.register_comm_hook(None, hook)
+        model(torch.ones(1, 512)).sum().backward()  # DDP learns the order of the gradients
+        sizes.clear()
+        model(torch.ones(1, 512)).sum().backward()
+        return sizes
+
+    assert values(buckets, 1) == [[2**20, 7 * 2**20]]  # eight gradients of 1 MiB each
+
+
+def test_with_four_exchanges_a_step_of_four_micro_batches_takes_8_7_ms_longer():
+    micro = [Forward(), Backward()]
+    quiet = simulate([NoSync(*micro)] * 3 + [*micro, Step(), Update()])
+    loud = simulate([*micro * 4, Step(), Update()])
+    assert loud.seconds - quiet.seconds == pytest.approx(8.7e-3, abs=5e-5)
+
+
+def test_a_wrapped_model_may_outlive_joined_which_keeps_the_group():
+    """Why the script needs no `del`: the model is never the last to let go of the group."""
+
+    def ends(rank):
+        dist.destroy_process_group()  # that of `run_ranks`: here is a group of one
+        for name in {"RANK", "WORLD_SIZE"} & os.environ.keys():
+            del os.environ[name]
+        with joined(device="cpu"):
+            model = DistributedDataParallel(nn.Linear(2, 1))
+            group = weakref.ref(dist.group.WORLD)
+        del model
+        gc.collect()
+        return dist.is_initialized(), group() is not None
+
+    assert values(ends, 1) == [(False, True)]
 
 
 def test_a_barrier_adds_nothing_but_its_own_time():

@@ -129,7 +129,8 @@ def test_two_machines(tmp_path, lost):
             each.lose()
     assert not any(codes), agents[0].output
     assert left == []
-    assert f", {1 if lost else 2} ranks, fp16" in agents[0].output + agents[1].output
+    who = "1 rank" if lost else "2 ranks"
+    assert f", {who}, fp16" in agents[0].output + agents[1].output
     what = "survived the loss of one" if lost else "completed"
     finding = Finding(
         f"agents that failed, of two machines that {what}", sum(map(bool, codes)), bar=0, unit="agents"

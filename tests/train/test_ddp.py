@@ -55,4 +55,4 @@ def test_a_machine_is_lost(torchrun, tmp_path):
     assert first.ended(120) == 0, first.output
     assert first.left() == []
     assert "12 epochs, " in first.output
-    assert ", 1 ranks, fp16" in first.output
+    assert ", 1 rank, fp16" in first.output

@@ -1,5 +1,7 @@
 """Checkpoints of several ranks: exact on the same number of ranks, and of use on another."""
 
+import warnings
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -206,3 +208,22 @@ def test_buffers_of_their_own_and_a_compiled_model(small, tmp_path):  # noqa: F8
     assert (equal, other_equal, step) == (True, True, 4)
     name = "_orig_mod.module.1.running_mean"
     assert not torch.equal(one[name], two[name])
+
+
+def test_rank_0_alone_warns_of_what_all_have_found(small, tmp_path):  # noqa: F811
+    def go_on(rank):
+        trainer = small(precision="fp16")
+        trainer.fit(small.batches(rank, 2))
+        trainer.save(tmp_path / "fp16.pt")
+        other = small()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            other.load(tmp_path / "fp16.pt")
+            other.fit(small.batches(rank, 2), epochs=1)
+        return [str(each.message).split(":")[0] for each in caught]
+
+    first, second = values(run_ranks(go_on))
+    assert len(first) == 2
+    assert first[0].startswith("The checkpoint was saved with loss scale ")
+    assert first[1] == "nothing to train"
+    assert second == []

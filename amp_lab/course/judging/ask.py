@@ -75,8 +75,9 @@ class Ask:
     ) -> list[Report]:
         """Run `play(stage, *args)` in as many processes, and return what each of them tells (see `staging`).
 
-        `filename` is the file in which the learner's code stands; what it prints is `shown`, or not. Raises `Contained` if their code failed on a rank:
-        what failed first, for an error on one rank breaks the connections of all. `reports` is there in any case.
+        `filename` is the file in which the learner's code stands; what it prints is `shown`, or not. Raises
+        `Contained` if their code failed on a rank: what failed first, for an error on one rank breaks the connections
+        of all. `reports` is there in any case.
         """
         warm_up()
         reports: list[Report] = self._guard.call(

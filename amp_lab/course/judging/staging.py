@@ -134,10 +134,10 @@ class Stage:
 
     def _is_over(self, spans: float, talks: bool) -> bool:
         """Return whether this rank, which has computed nothing for so many spans, never will again."""
-        if not talks or spans < 1:
+        if not talks:
             return spans > _STILL
         others = self._missing("report") & self._missing("waiting")  # who may yet answer
-        return spans > _FOR_EVER or not others - {self.rank}
+        return spans > _FOR_EVER or (spans > 1 and not others - {self.rank})
 
     def _missing(self, name: str) -> set[int]:
         return {rank for rank in range(self.ranks) if not (self.folder / f"{name} {rank}").exists()}

@@ -75,7 +75,8 @@ def exit_code(program: Callable[[], int | None], explained: tuple[type[Exception
         _say(error, str(error))
         return 2
     except KeyboardInterrupt as error:
-        _say(error, "\n".join(["broken off.", *getattr(error, "__notes__", [])]))
+        notes = getattr(error, "__notes__", ["No training was under way, so nothing was saved."])
+        _say(error, "\n".join(["broken off by Ctrl+C.", *notes]))
         return 130
     except Exception as error:
         known = isinstance(error, (RankFailed, RanksDiffer, *explained))

@@ -162,9 +162,9 @@ def _child(
 
 
 def _end_with(parent: Any) -> None:
-    """Interrupt this process when the one that started it has ended: killed, it could not do so itself."""
+    """Stop this process when the one that started it has ended: killed, it could not do so itself."""
     multiprocessing.connection.wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _ended(error: ProcessExitedException) -> int:

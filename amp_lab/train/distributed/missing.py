@@ -44,7 +44,7 @@ def blame(board: Board, step: int, patience: float = 3.0) -> Blame:
         if rank in before and place.beat == before[rank].beat and rank not in left:
             said = (
                 f"rank {rank} ({place.process}) is silent: was it killed, or is it frozen? This one is in step {step}; "
-                f"the last message of the other came from step {place.step} ({place.doing})"
+                f"the other one, which writes once a second, last wrote in step {place.step} ({place.doing})"
             )
             return Blame(said, True)
     return Blame(latecomer(after), False)

@@ -17,7 +17,8 @@ from amp_lab.train.distributed.missing import Listener
 from amp_lab.train.distributed.places import SAVING
 from amp_lab.train.distributed.pulse import Pulse
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_REASONS: Final = {signal.SIGINT: "Ctrl+C, SIGINT", signal.SIGTERM: "SIGTERM"}
+_SIGNALS: Final = tuple(_REASONS)
 _ONE: Final = 1.0  # seconds: a terminal and a launcher may both pass on the same Ctrl+C
 _GRACE: Final = 20.0  # seconds for a step to end; launchers kill after 30
 _LATER: Final = 2.0
@@ -41,7 +42,7 @@ class Stopping:
     SIGTERM no step ends for 20 seconds.
 
     Args:
-        stop: called with the reason, "SIGTERM" in words.
+        stop: called with the reason, "SIGTERM" or "Ctrl+C, SIGINT".
         pulse: knows how far this rank is, and has the board on which the others write.
 
     Attributes:
@@ -92,7 +93,7 @@ class Stopping:
         now = time.monotonic()
         if self.signal is None:
             self.signal, self._since = signal.Signals(number), now
-            self._stop(f"{self.signal.name} has come")
+            self._stop(_REASONS[self.signal])
         elif now - self._since > _ONE:
             raise KeyboardInterrupt
 

@@ -54,11 +54,12 @@ class Fit:
     def _run(self) -> History:
         trainer = self._trainer
         if trainer.epoch >= self._epochs:
-            warnings.warn(
-                f"nothing to train: {trainer.epoch} epochs are done, and fit(epochs={self._epochs}) counts those done "
-                "before; ask for more to go on",
-                stacklevel=4,
-            )
+            if trainer.ranks.first:
+                warnings.warn(
+                    f"nothing to train: {trainer.epoch} epochs are done, and fit(epochs={self._epochs}) counts those "
+                    "done before; ask for more to go on",
+                    stacklevel=4,
+                )
             return trainer.history
         trainer.together.begin()
         if trainer.ranks.size > 1:

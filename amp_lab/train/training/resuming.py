@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -134,7 +135,10 @@ def from_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     if isinstance(trainer.loss_fn, nn.Module):
         load_weights(trainer.loss_fn, state["loss_fn"])
     trainer.optimizer.load_state_dict(state["optimizer"])
-    load_scaler(trainer.scaler, state["scaler"])
+    with warnings.catch_warnings():
+        if not trainer.ranks.first:  # all ranks would say the same
+            warnings.simplefilter("ignore")
+        load_scaler(trainer.scaler, state["scaler"])
     trainer.schedule.load_state_dict(state["schedule"])
     trainer.history.load_state_dict(state["history"])
     trainer.step = state["step"]

@@ -29,7 +29,11 @@ def test_what_the_program_returns(returned):
         (RankFailed("rank 1 has left"), 1, "rank 1 has left\n"),
         (RanksDiffer("lr is another one"), 1, "lr is another one\n"),
         (Explained("do this"), 1, "do this\n"),
-        (KeyboardInterrupt(), 130, "broken off.\n"),
+        (
+            KeyboardInterrupt(),
+            130,
+            "broken off by Ctrl+C.\nNo training was under way, so nothing was saved.\n",
+        ),
     ],
 )
 def test_an_error_with_words_is_one_line(capsys, error, code, said):
@@ -52,7 +56,7 @@ def test_what_was_noted_about_an_interrupt_is_told(capsys):
     error = KeyboardInterrupt()
     error.add_note("saved in step-3.pt")
     assert ends_with(error) == 130
-    assert capsys.readouterr().err == "broken off.\nsaved in step-3.pt\n"
+    assert capsys.readouterr().err == "broken off by Ctrl+C.\nsaved in step-3.pt\n"
 
 
 def test_who_speaks_for_a_machine():

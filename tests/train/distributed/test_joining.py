@@ -30,6 +30,7 @@ def wrong(tmp_path_factory):
             "rank 2 missing": started(folder, ddp.main, (SHORT,), ranks(3, free_port(), [0, 1])),
             "rank 0 missing": started(folder, ddp.main, (SHORT,), ranks(2, free_port(), [1])),
             "a wrong option": started(folder, ddp.main, (["--precision", "fp8"],), ranks(2, free_port())),
+            "half an option": started(folder, ddp.main, (["--every", "5"],), ranks(2, free_port())),
             "no GPU": started(folder, ddp.main, ([*SHORT, "--device", "cuda"],), ranks(2, free_port())),
             "another option": [
                 Started(folder, 10, other[0], ddp.main, ([*PATIENT, "--lr", "0.25"],)),
@@ -56,6 +57,7 @@ SAID = {
     "rank 2 missing": "rank 2 of 3 has not come",
     "rank 0 missing": "rank 1: for 4 s, nobody was at MASTER_ADDR=127.0.0.1",
     "a wrong option": "Invalid value for '--precision': 'fp8'",
+    "half an option": "--every says how often to save; say where, too: --checkpoints DIR",
     "no GPU": "has no GPU that this PyTorch can use",
     "another option": "has options.lr 0.003, rank 0 (",
     "other data": 'has data "7 samples, checksum ',

@@ -72,7 +72,7 @@ def test_the_first_signal_asks_for_a_stop(begin):
         assert stops.signal is None
         send(signal.SIGTERM)
         assert rank.exits_within(LONG) == [], "it goes on, so it will stop by itself"
-        assert (rank.reasons, stops.signal) == (["SIGTERM has come"], signal.SIGTERM)
+        assert (rank.reasons, stops.signal) == (["SIGTERM"], signal.SIGTERM)
     assert stops.exit_code() == 143
     assert (stops._watcher.is_alive(), signal.getsignal(signal.SIGTERM)) == (False, before)
     assert signal.set_wakeup_fd(-1) == -1, "nobody listens there any more"
@@ -125,7 +125,7 @@ def test_the_same_ctrl_c_may_come_twice(begin):
         send(signal.SIGINT)
         send(signal.SIGINT)
         assert rank.exits_within(LONG) == []
-        assert rank.reasons == ["SIGINT has come"]
+        assert rank.reasons == ["Ctrl+C, SIGINT"]
 
 
 def test_a_second_signal_breaks_off(begin):
@@ -151,5 +151,5 @@ def test_a_second_signal_ends_one_that_cannot_be_broken_off(begin):
 
 def test_the_exit_code_of_a_rank_that_got_no_signal():
     quiet = Stopping(print, Rank())
-    assert quiet.exit_code("rank 1: SIGINT has come") == 130
-    assert quiet.exit_code("rank 1: SIGTERM has come") == 143
+    assert quiet.exit_code("rank 1: Ctrl+C, SIGINT") == 130
+    assert quiet.exit_code("rank 1: SIGTERM") == 143

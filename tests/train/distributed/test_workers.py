@@ -90,9 +90,7 @@ def test_what_hangs_is_killed_with_its_children_and_says_where_it_was():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             dist.barrier()
 
-    begin = time.monotonic()
-    barrier, sleeps = run_ranks(hang, 2, timeout=1.5)
-    assert time.monotonic() - begin < 30
+    barrier, sleeps = run_ranks(hang, 2, timeout=6)
     assert (barrier.ended, sleeps.ended) == ("timed out", "timed out")
     assert "barrier" in barrier.error
     assert "hang" in sleeps.error
@@ -114,8 +112,11 @@ def test_a_collective_without_its_partner_raises_in_time():
     assert sleeps.ended == "stopped"
 
 
-def test_a_progress_bar_leaves_no_lock_behind():
-    """What outlives a process is told of when its parent ends: so in a parent of its own."""
+def test_a_progress_bar_leaves_no_lock_behind(tmp_path):
+    """What outlives a process is told of when its parent ends: so in a parent of its own.
+
+    It is a script without `if __name__ == "__main__"`: the ranks do not run it again.
+    """
     script = """
 from amp_lab.train.distributed.workers import run_ranks
 
@@ -125,8 +126,10 @@ def bar(rank):
 
 print([each.ended for each in run_ranks(bar)])
 """
+    file = tmp_path / "bars.py"
+    file.write_text(script)
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=120, check=True
     )
     assert (done.stdout, done.stderr) == ("['returned', 'returned']\n", "")
 
@@ -161,9 +164,7 @@ def test_a_rank_that_dies_is_not_waited_for_because_its_child_lives():
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    begin = time.monotonic()
-    (outcome,) = run_ranks(die, 1)
-    assert time.monotonic() - begin < 30
+    (outcome,) = run_ranks(die, 1, timeout=30)
     assert (outcome.ended, outcome.error) == ("died", "killed by SIGKILL")
 
 

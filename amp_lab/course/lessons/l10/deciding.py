@@ -15,10 +15,8 @@ from amp_lab.course.lessons.l10.comparing import difference
 from amp_lab.course.lessons.l10.noting import Seen
 from amp_lab.course.lessons.l10.rehearsal import BATCH, RANKS, play
 
-_COMPLAINTS = (
-    "No inf checks were recorded",
-    "has already been called",
-)  # of a scaler whose call was left out
+# Of a scaler, where one of its calls was left out.
+_COMPLAINTS = ("No inf checks were recorded", "has already been called")
 
 
 def judge_decisions(ask: Ask, code: str, filename: str) -> None:
@@ -31,6 +29,10 @@ def judge_decisions(ask: Ask, code: str, filename: str) -> None:
                 play, code, filename, file, 1, math.nan, ranks=RANKS, filename=filename, shown=False
             )
         except Contained as contained:
+            if contained.fault == "timeout":
+                return  # it is slow, and was right the first time
+            if not any(each.seen["script"].strange for each in ask.reports if "script" in each.seen):
+                raise  # it did not come to the NaN
             if not _stops_by_itself(ask.reports):
                 got = f"your code raised `{contained.message}`"
                 raise Mistake("one-rank-decides", call=ask.call, got=got) from None
@@ -42,10 +44,8 @@ def judge_decisions(ask: Ask, code: str, filename: str) -> None:
 
 
 def _stops_by_itself(reports: Sequence[Report]) -> bool:
-    """Return whether a script ends at its NaN, which is as good as to go on; or that it took too long."""
-    first = min((each for each in reports if each.ended == "failed"), key=lambda each: each.at, default=None)
-    if first is None or first.fault == "timeout":
-        return True
+    """Return whether a script ends where it meets its NaN, which is as good as to go on."""
+    first = min((each for each in reports if each.ended == "failed"), key=lambda each: each.at)
     seen: Seen | None = first.seen.get("script")
     return seen is None or (seen.strange and not any(words in first.error for words in _COMPLAINTS))
 
