@@ -778,8 +778,8 @@ title = "<summary>Unfold it, now or later: <code>train</code></summary>"
 Markdown(f"<details>{title}\n\n```python\n{source}```\n\n</details>")
 
 # %% [markdown]
-# Two epochs of it, undisturbed. (Without torchrun: `--spawn 2` starts the two processes by itself. It takes about 20 seconds,
-# longer on a busy machine, and so does the next one.)
+# Two epochs of it, undisturbed. (Without torchrun: `--spawn 2` starts the two processes by itself. This takes about 20
+# seconds, longer on a busy machine, and so does the next run.)
 
 # %%
 options = "--precision fp16 --epochs 2 --every 10 --quiet --device cpu".split()

@@ -111,6 +111,13 @@ def test_what_children_inherit_is_not_left_behind(monkeypatch):
     assert "NEW" not in os.environ
 
 
+def test_signals_are_what_they_were_afterwards():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with launching._passed_on([]):
+        os.kill(os.getpid(), signal.SIGTERM)  # to nobody, and this process goes on
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
 def wait_for_steps(folder):
     end = time.monotonic() + 60
     while not Checkpoints(folder).paths:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from amp_lab.train.distributed import pulse
 from amp_lab.train.distributed.board import Board
-from amp_lab.train.distributed.places import seen
+from amp_lab.train.distributed.places import Place, seen
 from amp_lab.train.distributed.pulse import Pulse
 from amp_lab.train.distributed.stopping import leave_signals
 from amp_lab.train.training import loop, together
@@ -119,6 +119,17 @@ def test_a_rank_whose_launcher_was_killed_ends(monkeypatch):
             time.sleep(0.01)
         time.sleep(0.1)  # many beats: it is told once
     assert sent == [(os.getpid(), signal.SIGTERM)]
+
+
+def test_of_those_that_wait_the_first_speaks(capfd):
+    store = HashStore()
+    waiting, busy = Place(5, "backward", True), Place(4, "reading a batch", False)
+    for rank, place in enumerate((waiting, waiting, busy)):
+        Board(store, rank, 3).write(place)
+    Pulse(store, 1, 3)._speak(waiting, 9.0)
+    assert capfd.readouterr().err == ""
+    Pulse(store, 0, 3)._speak(waiting, 9.0)
+    assert capfd.readouterr().err.startswith("rank 0 has waited for 9 s: rank 2 (pid ")
 
 
 def test_how_long_a_step_takes_is_told(monkeypatch):
