@@ -100,8 +100,8 @@ def train(options: Options) -> int:
         model = DistributedDataParallel(network)  # copies rank 0's weights, averages gradients
         compress_gradients(model, options.compress)
         optimizer = torch.optim.AdamW(model.parameters(), options.lr)
-        # By epochs: how many steps they have depends on the number of ranks. And one that never
-        # ends, for a run may go on with more epochs: CosineAnnealingLR would be at 0 there.
+        # It moves each epoch, whose steps depend on the number of ranks. And it never reaches 0,
+        # so a run can go on with more epochs than were planned.
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
         path = options.checkpoints
         folder = Checkpoints(path, every=options.every) if path else None
