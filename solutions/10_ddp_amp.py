@@ -353,6 +353,7 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group (see below)
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -451,10 +452,12 @@ assert ended in (0, None), "what was printed above says why"
 # **What you saw.** Two ranks, each with as many steps and the same scale. On a machine with two GPUs the same file has used
 # them, through NCCL; with fewer it takes the CPU. More ranks are another number on the command line.
 #
-# Why the `del`? The wrapper holds on to the group. If it is freed after `destroy_process_group`, when the function returns, it
-# takes the group along. Python then waits for gloo's threads to end, and holds its lock (the GIL) meanwhile; one of those
-# threads may just be waiting for that lock. Many published scripts end so, and on a busy machine hang now and then, behind
-# their last line.
+# Why the `del`? A group has threads of gloo, and they must end before Python does. `destroy_process_group` sees to that, if
+# nobody else holds on to the group. The wrapper does. If it is freed later, when the function returns, Python waits for those
+# threads and holds its lock (the GIL) meanwhile; one of them may just be waiting for that lock. Functions of
+# `torch.distributed.nn.functional` do, too: they take the group as a default argument, if there is one when they are imported,
+# and DDP imports them. Then nobody waits, and a thread that Python's end overtakes aborts the process. Many published scripts
+# end in one of these ways, and now and then they hang, or die (`SIGABRT`), behind their last line.
 #
 # The rest of the page is about what comes when runs grow: data, accumulation, the wire, and ranks that wait.
 

@@ -5,6 +5,8 @@ import inspect
 import math
 import os
 import re
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -255,6 +257,59 @@ def test_a_wrapped_model_may_outlive_joined_which_keeps_the_group():
         return dist.is_initialized(), group() is not None
 
     assert values(ends, 1) == [(False, True)]
+
+
+THREADS = """
+import atexit, pathlib
+
+def gloos():
+    names = [each.read_text() for each in pathlib.Path("/proc/self/task").glob("*/comm")]
+    return sum("gloo" in each for each in names)
+
+atexit.register(lambda: print(gloos()))  # after what is registered later
+{first}
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+def train():
+    {opens}
+        ddp = DistributedDataParallel(nn.Linear(2, 1))
+        print(gloos(), end=" ")
+        {then}
+
+train()
+print(gloos(), end=" ")
+"""
+PLAINLY = 'dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)\n    if True:'
+JOINED = 'from amp_lab.train.distributed.joining import joined\n    with joined(device="cpu"):'
+FIRST = "import torch.distributed.nn.functional"
+
+
+def gloos_threads(first, opens, then):
+    """Return how many threads of gloo there are with the group, after it, and when Python ends."""
+    script = THREADS.format(first=first, opens=opens, then=then)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    during, after, end = map(int, ran.stdout.split()[-3:])
+    if not during:
+        pytest.skip("this PyTorch, or this system, does not tell the names of threads")
+    return after, end
+
+
+def test_gloos_threads_end_with_the_group_if_nobody_holds_on_to_it():
+    """Why the script imports `torch.distributed.nn.functional` first, and has a `del`."""
+    closes = "dist.destroy_process_group()"
+    assert gloos_threads(FIRST, PLAINLY, f"del ddp; {closes}") == (0, 0)
+    after, end = gloos_threads("", PLAINLY, f"del ddp; {closes}")
+    assert after > 0
+    assert end > 0, "nobody waits for them: one that Python's end overtakes aborts the process"
+
+
+def test_gloos_threads_end_before_python_does_after_joined():
+    after, end = gloos_threads("", JOINED, "")
+    assert after > 0, "the group is kept, so that a model is never the last to let go of it"
+    assert end == 0
 
 
 def test_a_barrier_adds_nothing_but_its_own_time():

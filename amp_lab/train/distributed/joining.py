@@ -9,7 +9,9 @@ with joined() as group:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import socket
 import time
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # first: imported when there is a group, its functions keep that for ever
 
 from amp_lab.train.distributed import meeting, roll_call
 from amp_lab.train.distributed.errors import LaunchError, is_quiet, of_this_machine, quiet
@@ -30,10 +33,10 @@ from amp_lab.train.distributed.pulse import Pulse
 from amp_lab.train.distributed.stopping import Stopping
 from amp_lab.train.distributed.stores import HashStore, PrefixStore
 
-_LINGER: Final = (
-    2.0  # seconds that who hosts the store stays, so that the others find it when they ask who is missing
-)
+# Seconds that who hosts the store stays, so that the others find it when they ask who is missing.
+_LINGER: Final = 2.0
 _CLOSED: Final[list[Any]] = []  # groups, until the process ends: see `_close`
+_LAST: Final = 0.05  # seconds in which a thread of gloo gets Python once more
 
 
 @dataclass
@@ -230,3 +233,16 @@ def _close(failed: bool = False) -> None:
     close = abort if failed and dist.get_backend() == "nccl" else dist.destroy_process_group
     with contextlib.suppress(RuntimeError) if failed else contextlib.nullcontext():
         close()
+
+
+@atexit.register
+def _let_go() -> None:
+    """Let the threads of gloo end before Python does; one that still needs Python then would abort the process.
+
+    Nobody but this list holds on to a group, and its threads are waited for without Python's lock. Where a DDP model
+    lives on, that cannot be; but they get Python for a moment, which is all that they need after the last exchange.
+    """
+    if _CLOSED:
+        gc.collect()
+        _CLOSED.clear()
+        time.sleep(_LAST)
