@@ -8,12 +8,6 @@ def _seen(words: str, hint: int | None = None) -> Diagnosis:
     return Diagnosis(f"In {{call}}, {{got}}; it should be {{want}}. {words}", hint)
 
 
-_LATE = _seen(
-    "Gradients or weights were exchanged by hand, but too late: all that a rank does with gradients, beginning with `scaler.unscale_` or `scaler.step`, needs those that are averaged already. "
-    "Else one rank finds an infinity that the other never sees. Average between the backward pass and the scaler, or let the wrapped model do it.",
-    hint=1,
-)
-
 SCRIPT = Exercise(
     id="10.1",
     title="Complete the script",
@@ -133,7 +127,11 @@ SCRIPT = Exercise(
             "Gradients pile up from step to step: `zero_grad` belongs into each of them, and a backward pass begins at the loss of its own batch.",
             hint=1,
         ),
-        "averaged-late": _LATE,
+        "averaged-late": _seen(
+            "Gradients or weights were exchanged by hand, but too late: all that a rank does with gradients, beginning with `scaler.unscale_` or `scaler.step`, needs those that are averaged already. "
+            "Else one rank finds an infinity that the other never sees. Average between the backward pass and the scaler, or let the wrapped model do it.",
+            hint=1,
+        ),
         "stale-casts": _seen(
             "Several steps stand in one region of autocast. It casts each weight once and keeps the copy until it ends, so that later forward passes use weights from before the steps. "
             "Each batch has a region of its own, around forward pass and loss.",
@@ -326,7 +324,10 @@ STEP = Exercise(
             "From here on, each rank trains a model of its own. Whether a step is made must come out the same on all ranks.",
             hint=1,
         ),
-        "averaged-late": _LATE,
+        "averaged-late": _seen(
+            "Ranks exchanged gradients or weights by hand when the scaler had looked at gradients already: `scaler.unscale_` and `scaler.step` act on what is in `.grad` then, so one rank finds an infinity that the other never sees. Exchange before both.",
+            hint=1,
+        ),
         "scales-differ": _seen("One rank's scaler has seen something that the other's has not.", hint=1),
         "moved": _seen(
             "A gradient of this step is not finite, so the weights must stay, on all ranks. `scaler.step` sees to that where every micro-batch has made its backward pass, and nothing was put in place of what it brought; "
@@ -338,7 +339,7 @@ STEP = Exercise(
             hint=1,
         ),
         "no-gradients": Diagnosis(
-            "{call} failed: {got}. The optimizer's parameters have no gradients when `scaler.step` comes: no backward pass was made, or they were cleared after it, or belong to another model.",
+            "{call} failed: {got}. `scaler.step` found nothing in `.grad`: clear gradients before the first micro-batch, not behind the last, and call `backward` on the scaled loss of each, through `ddp`.",
             hint=1,
         ),
         "no-step": _seen("`scaler.step(optimizer)` makes it, with the optimizer that is handed in.", hint=1),
@@ -353,7 +354,7 @@ STEP = Exercise(
             hint=2,
         ),
         "divides-by-ranks": _seen(
-            "Loss or gradients were divided by the number of ranks as well. DDP's all-reduce gives the mean already.",
+            "A mean over ranks was divided by their number once more: that is done in DDP's exchange. What is left to divide by is the number of micro-batches.",
             hint=2,
         ),
         "adds-ranks": _seen(
